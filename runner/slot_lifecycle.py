@@ -95,12 +95,7 @@ class Life:
         )
 
     async def _live(self, *, end_with_runner: bool) -> None:
-        try:
-            if not self._found:
-                self._start(end_with_runner=end_with_runner)
-        except (CannotStart, OSError) as error:
-            self.folder.note(str(error))
-            self._set("stopped" if self._stop.is_set() else "failed", str(error))
+        if not self._found and not await self._starts(end_with_runner=end_with_runner):
             return
         ended = asyncio.create_task(self.folder.ended())
         serving = asyncio.create_task(self._serve())
@@ -122,7 +117,20 @@ class Life:
                 task.cancel()
             await asyncio.gather(ended, serving, stopping, return_exceptions=True)
 
-    def _start(self, *, end_with_runner: bool) -> None:
+    async def _starts(self, *, end_with_runner: bool) -> bool:
+        """Whether it was started; one that was not is over, also where a defect kept it from that."""
+        starting = asyncio.create_task(self._start(end_with_runner=end_with_runner))
+        await asyncio.wait({starting})
+        if (error := starting.exception()) is None:
+            return True
+        if not isinstance(error, CannotStart | OSError):
+            log.error("slot.start_failed", slot=self.slot.id, exc_info=error)
+        reason = str(error) or type(error).__name__
+        self.folder.note(reason)
+        self._set("stopped" if self._stop.is_set() else "failed", reason)
+        return False
+
+    async def _start(self, *, end_with_runner: bool) -> None:
         """Start the process. Raises CannotStart and OSError."""
         if self._runtime is None:
             raise CannotStart(f"this runner does not have the runtime {self.slot.runtime}")

@@ -89,6 +89,21 @@ async def test_slots_that_fail(machine: Machine, slot: DesiredSlot, want_reason:
         assert [report.state for report in program.reports()] == ["stopped"]
 
 
+async def test_a_defect_at_the_start_of_a_slot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-4c the slot has failed and says so, whatever was raised; it can be stopped and forgotten."""
+
+    def launch(_runtime: Simulated, _slot: DesiredSlot, _place: Place) -> Launch:
+        raise ModuleNotFoundError("No module named 'pynvml'")
+
+    monkeypatch.setattr(Simulated, "launch", launch)
+    async with machine.program() as program:
+        program.apply(one(wanted()))
+        failed = await state(program, "failed")
+        assert (failed.reason, machine.pids()) == ("No module named 'pynvml'", [])
+        program.apply(one(wanted(run=False)))
+        assert [report.state for report in program.reports()] == ["stopped"]
+
+
 async def test_the_last_line_of_a_slot_that_fails_while_it_is_asked(machine: Machine) -> None:
     """SLOT-4c the last line of a process tells of its end, whatever connections are open to it then."""
     options = [f"--host={machine.host}", "--port=22000", "--start-seconds=1", "--die-at-start"]
