@@ -22,7 +22,7 @@ from django.conf import settings
 from allocations.backends import current_backends
 from allocations.choices import State as AllocationState
 from allocations.models import AllocationDevice
-from inference.choices import HOLDING, UNWANTED, State
+from inference.choices import HOLDING, UNWANTED, WANTED, State
 from inference.launch import Launch
 from inference.models import Runner, Slot
 from inference.transitions import slot_moved
@@ -228,7 +228,12 @@ def _move(slot: Slot, state: State, now: datetime, **fields: Any) -> bool:
 
 
 def _make(cluster: Cluster, slot: Slot, now: datetime) -> None:
-    """Make the pod, which may be there already. Raises TemporaryKubeError; a pod that is refused fails the slot."""
+    """Make the pod, which may be there already. Raises TemporaryKubeError; a pod that is refused fails the slot.
+
+    One that is not to run any more gets none: the list of slots may be from long ago.
+    """
+    if not _is_wanted(slot):
+        return
     try:
         pod = cluster.create(_path(), manifest_of(slot), SlotPod, idempotent=True)
     except AlreadyExists:
@@ -236,7 +241,12 @@ def _make(cluster: Cluster, slot: Slot, now: datetime) -> None:
     except PermanentKubeError as error:
         _move(slot, State.FAILED, now, reason=f"the API server refused its pod: {error}")
         return
-    _move(slot, State.STARTING, now, pod_uid=pod.uid)
+    if not _move(slot, State.STARTING, now, pod_uid=pod.uid) and not _is_wanted(slot):
+        _delete(cluster, pod)  # it was stopped meanwhile, and its memory may be another's by now
+
+
+def _is_wanted(slot: Slot) -> bool:
+    return Slot.objects.filter(pk=slot.pk, state__in=WANTED).exists()
 
 
 def _delete(cluster: Cluster, pod: SlotPod) -> None:

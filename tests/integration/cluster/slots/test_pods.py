@@ -173,6 +173,34 @@ def test_killed_after_the_pod_was_made(pods: SlotsInCluster, monkeypatch: pytest
     assert len(names(pods)) == 1
 
 
+@pytest.mark.parametrize(
+    ("itself", "want"), [pytest.param(False, 1, id="before its pod"), pytest.param(True, 2, id="as its pod is made")]
+)
+def test_a_slot_that_is_stopped_while_pods_are_made(
+    pods: SlotsInCluster, monkeypatch: pytest.MonkeyPatch, itself: bool, want: int
+) -> None:
+    """SLOT-2 it gets no pod, or its pod goes at once: its memory may be another's by then."""
+    from inference import slot_pods
+
+    made = slot_pods.manifest_of
+    stopped: list[str] = []
+
+    def stop(slot: Slot) -> dict[str, Any]:
+        found = Slot.objects.filter(pk=slot.pk) if itself else Slot.objects.exclude(pk=slot.pk)
+        if not stopped:
+            stopped.extend(found.values_list("pod_name", flat=True))
+            found.update(state=State.DRAINING, draining_at=slot.planned_at)
+        return made(slot)
+
+    Model.objects.update(parallel=1)
+    pods.requests(count=2)
+    monkeypatch.setattr(slot_pods, "manifest_of", stop)
+    pods.round()
+    assert len(names(pods)) == want
+    assert leaving(pods) == stopped[: want - 1]
+    assert Slot.objects.get(pod_name=stopped[0]).state == State.DRAINING
+
+
 def test_a_pod_that_no_slot_stands_for(pods: SlotsInCluster) -> None:
     """SLOT-2 it is deleted."""
     slot = runs(pods)
