@@ -1,8 +1,8 @@
 """Which models are put off since their slots failed: read from the slots' rows, so a restart forgets nothing.
 
 Invariants: a slot that failed by itself puts its model, revision and LoRA off for longer each time, and is forgotten
-`FORGOTTEN` later; one that was ready for `STEADY` counts as the first of its kind; a change of the model, or its
-deletion, forgets all.
+`FORGOTTEN` later, whenever it was planned; one that was ready for `STEADY` counts as the first of its kind; a change of
+the model, or its deletion, forgets all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from django.db.models import Q
+
+from inference.choices import HOLDING
 from inference.models import Slot
 
 BACK_OFF: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 15, 60, 300))
@@ -42,7 +45,8 @@ def read_failures(now: datetime) -> dict[Kind, PutOff]:
     """What failed last, of each kind whose newest slot failed."""
     found: dict[Kind, PutOff] = {}
     newest: set[Kind] = set()
-    rows = Slot.objects.filter(model__isnull=False, planned_at__gt=now - 4 * FORGOTTEN).order_by("-planned_at", "-pk")
+    lately = Q(planned_at__gt=now - 4 * FORGOTTEN) | Q(stopped_at__gt=now - FORGOTTEN) | Q(state__in=HOLDING)
+    rows = Slot.objects.filter(lately, model__isnull=False).order_by("-planned_at", "-pk")
     columns = ("model_name", "model_revision", "lora", "failed_at", "ready_at", "own_failure", "attempt", "reason")
     for slot in rows.only(*columns, "state"):
         kind = slot.model_name, slot.model_revision, slot.lora

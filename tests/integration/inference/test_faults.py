@@ -159,6 +159,26 @@ def test_a_runtime_that_never_gets_ready(world: SlotWorld) -> None:
     assert [state for *_, state in world.slots()] == ["planned"]
 
 
+@pytest.mark.parametrize(
+    ("newer_is_ready", "want"),
+    [pytest.param(False, True, id="the only one"), pytest.param(True, False, id="a newer one serves")],
+)
+def test_a_slot_that_fails_hours_after_it_was_planned(world: SlotWorld, newer_is_ready: bool, want: bool) -> None:
+    """SLOT-2 its failure counts as that of any other; a model is put off by its newest slot."""
+    world.model(keep_warm=1)
+    world.runner(gpus=2)
+    world.converge()
+    first = Slot.objects.get()
+    world.age(1)
+    if newer_is_ready:
+        Model.objects.update(keep_warm=2)
+        world.converge()
+    world.age(3 * 3600)
+    world.report(first, State.FAILED, reason="exit 1")
+    world.obey()
+    assert bool(read_failures(database_now())) == want
+
+
 def test_a_change_of_the_model_forgives(world: SlotWorld) -> None:
     """SLOT-2 failures belong to the model as it was."""
     world.model()
