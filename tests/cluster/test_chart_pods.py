@@ -105,6 +105,20 @@ def test_settings_are_written_as_they_are_read() -> None:
             variables.read({key: told[key] for key in settings})
 
 
+def test_labels_of_people_and_of_the_chart_stand_once() -> None:
+    """A pod's label wins over one of all objects, and what selectors find pods by over both."""
+    part = "app.kubernetes.io/component"
+    values = {"commonLabels": {"team": "a", "site": "x", part: "c"}, "podLabels": {"team": "b", part: "p"}}
+    objects = render({**values, "monitoring": {"enabled": True, "labels": {"site": "y"}}})
+    for one in of_kinds(objects, "Deployment", "DaemonSet"):
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert (labels["team"], labels["site"]) == ("b", "x")
+        assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert one["metadata"]["labels"]["team"] == "a"
+    (monitor,) = of_kinds(objects, "ServiceMonitor")
+    assert (monitor["metadata"]["labels"]["site"], monitor["metadata"]["labels"][part]) == ("y", "monitoring")
+
+
 @pytest.mark.parametrize(
     ("values", "want"),
     [

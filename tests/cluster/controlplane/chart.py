@@ -43,8 +43,22 @@ def example(path: Path) -> Json:
     return found
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """Takes no map in which a key stands twice, as the API server's clients do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The map. Raises ConstructorError."""
+        found = super().construct_mapping(node, deep=deep)
+        if len(found) != len(node.value):
+            raise yaml.constructor.ConstructorError(None, None, "a key stands twice", node.start_mark)
+        return found
+
+
 def render(values: Mapping[str, Any] | None = None, *, chart: Path = CHART) -> list[Json]:
-    """Every object of the chart with these values over its own, and its CRDs. Raises ChartRefused."""
+    """Every object of the chart with these values over its own, and its CRDs. Raises ChartRefused.
+
+    Raises ConstructorError where a key stands twice.
+    """
     given = json.dumps({**REQUIRED, **(values or {})})
     text = helm(
         "template",
@@ -59,7 +73,7 @@ def render(values: Mapping[str, Any] | None = None, *, chart: Path = CHART) -> l
         "-",
         given=given,
     )
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, _StrictLoader) if document]
 
 
 def of_kinds(objects: Iterable[Json], *kinds: str) -> list[Json]:

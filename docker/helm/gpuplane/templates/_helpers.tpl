@@ -28,16 +28,25 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{- define "gpuplane.labels" -}}
+{{- define "gpuplane.ownLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/name: {{ include "gpuplane.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: gpuplane
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
 {{- end }}
+
+{{/*
+Labels, each once. Takes root; optional: component, labels (those of the object). Our own win, by which selectors find
+pods; then the object's; then commonLabels.
+*/}}
+{{- define "gpuplane.labels" -}}
+{{- $own := include "gpuplane.ownLabels" .root | fromYaml }}
+{{- with .component }}
+{{- $_ := set $own "app.kubernetes.io/component" . }}
+{{- end }}
+{{- merge $own (.labels | default dict) .root.Values.commonLabels | toYaml }}
 {{- end }}
 
 {{/*
@@ -50,13 +59,7 @@ name: {{ .name }}
 namespace: {{ default .root.Release.Namespace .namespace }}
 {{- end }}
 labels:
-  {{- include "gpuplane.labels" .root | nindent 2 }}
-  {{- with .component }}
-  app.kubernetes.io/component: {{ . }}
-  {{- end }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "gpuplane.labels" . | nindent 2 }}
 {{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

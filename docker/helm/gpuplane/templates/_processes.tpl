@@ -142,11 +142,7 @@ for it; it may run beside its twins.
 {{/* metadata of a pod. Takes root, own (the process's values), component; optional: checksums (annotations). */}}
 {{- define "gpuplane.podMetadata" -}}
 labels:
-  {{- include "gpuplane.labels" .root | nindent 2 }}
-  app.kubernetes.io/component: {{ .component }}
-  {{- with .root.Values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "gpuplane.labels" (dict "root" .root "component" .component "labels" .root.Values.podLabels) | nindent 2 }}
 {{- with merge (dict) (.checksums | default dict) .own.podAnnotations .root.Values.podAnnotations .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
