@@ -185,6 +185,8 @@ def test_namespaces_of_kais_reservation_pods() -> None:
     assert len(inside(after, RESERVATIONS)) == 5
     for hooks in of_kinds(after, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         assert '"runai-reservation"' in json.dumps(hooks)
+    itself = render({"reservation": {"adopt": [RESERVATIONS]}})
+    assert inside(itself, RESERVATIONS) == inside(before, RESERVATIONS), "each object once"
 
 
 def test_the_namespace_of_reservation_pods() -> None:
