@@ -328,6 +328,16 @@ def test_extender_entry_is_what_the_design_asks_for() -> None:
     assert web["GPUPLANE_EXTENDER_LISTEN"] == "127.0.0.1:8001"
 
 
+def test_large_numbers_of_the_scheduler_are_written_in_digits() -> None:
+    """kube-scheduler takes no 4e+06 for a whole number, as helm writes four million."""
+    names = ("parallelism", "podInitialBackoffSeconds", "podMaxBackoffSeconds")
+    given = {"clientConnection": {"burst": 4_000_000}, "extender": {"weight": 1_000_000}, **dict.fromkeys(names, 2**31)}
+    text = scheduler_configuration(render({"scheduler": given}))
+    written = yaml.safe_load(text)
+    numbers = (written["clientConnection"]["burst"], written["extenders"][0]["weight"], *map(written.get, names))
+    assert numbers == (4_000_000, 1_000_000, 2**31, 2**31, 2**31)
+
+
 @pytest.mark.parametrize(
     ("tag", "want"),
     [

@@ -243,7 +243,7 @@ metadata:
   {{- $name := printf "%s-%s" (include "gpuplane.fullname" $root) .component }}
   {{- include "gpuplane.metadata" (dict "root" $root "name" $name "component" .component) | nindent 2 }}
 spec:
-  replicas: {{ ternary .own.replicas 1 (hasKey .own "replicas") }}
+  replicas: {{ ternary .own.replicas 1 (hasKey .own "replicas") | int64 }}
   {{- if .recreate }}
   strategy: {type: Recreate}
   {{- end }}
