@@ -3,6 +3,8 @@
 Called by `rounds.run`. The pod is made on the slot's node, past the scheduler, once the slot's memory is bound; it sees
 the slot's GPUs and no others. Its readiness probe says that the slot is ready, its end that the slot has failed: its
 liveness probe ends it where the runtime answers no more.
+A node that dies takes its slots with it once the cluster says so, as a runner that fails does: its pods would be
+deleted five minutes later.
 Invariants: a pod is made only for a slot that is to run, and deleted by its UID; a slot is stopped, and its memory
 free, once its pod is gone; a pod that no slot stands for is deleted.
 """
@@ -10,7 +12,7 @@ free, once its pod is gone; a pod that no slot stands for is deleted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -148,7 +150,8 @@ class SlotPods:
         except KubeError as error:
             log.warning("slots.pods_unread", error=str(error))
             return
-        steps = [partial(_follow, cluster, slot, pods.pop(slot.pod_name, None), now) for slot in slots]
+        dead = _dead_nodes({slot.node for slot in slots})
+        steps = [partial(_follow, cluster, slot, pods.pop(slot.pod_name, None), dead, now) for slot in slots]
         steps += [partial(_delete_stray, cluster, pod) for pod in pods.values()]
         temporary = 0
         for step in steps:
@@ -178,7 +181,13 @@ def _slots() -> Any:
     return rows.select_related("allocation").order_by("planned_at", "pk")
 
 
-def _follow(cluster: Cluster, slot: Slot, pod: SlotPod | None, now: datetime) -> None:
+def _dead_nodes(names: Collection[str]) -> frozenset[str]:
+    """Of these nodes, those that are not ready."""
+    rows = Node.objects.filter(name__in=names, state=NodeState.NOT_READY)
+    return frozenset(rows.values_list("name", flat=True))
+
+
+def _follow(cluster: Cluster, slot: Slot, pod: SlotPod | None, dead: Collection[str], now: datetime) -> None:
     bound = slot.allocation is not None and slot.allocation.state == AllocationState.BOUND
     if slot.state in UNWANTED:
         if pod is None:
@@ -196,6 +205,8 @@ def _follow(cluster: Cluster, slot: Slot, pod: SlotPod | None, now: datetime) ->
         _move(slot, State.FAILED, now, reason="its pod is being deleted")
     elif pod.status.phase in ("Failed", "Succeeded"):
         _move(slot, State.FAILED, now, reason=f"its pod has ended: {pod.told or pod.status.phase}")
+    elif slot.state == State.READY and slot.node in dead and not pod.ready:
+        _move(slot, State.FAILED, now, reason=f"node {slot.node} is not ready, nor is its pod", own_failure=False)
     else:
         _forward(slot, pod, now)
 

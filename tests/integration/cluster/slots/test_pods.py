@@ -253,6 +253,30 @@ def test_a_node_with_a_runner_has_no_pods(pods: SlotsInCluster) -> None:
     assert names(pods) == []
 
 
+@pytest.mark.parametrize(
+    ("node", "pod_is_ready", "want"),
+    [
+        pytest.param("not-ready", False, State.FAILED, id="dead"),
+        pytest.param("not-ready", True, State.READY, id="its agent is silent, and the pod serves"),
+        pytest.param("ready", False, State.READY, id="the runtime is busy"),
+    ],
+)
+def test_its_node_dies(pods: SlotsInCluster, node: str, pod_is_ready: bool, want: State) -> None:
+    """SLOT-2 its requests go elsewhere, no model is put off for it, and the memory counts until the pod is gone."""
+    slot = runs(pods)
+    Node.objects.update(state=node)
+    ready = [{"type": "Ready", "status": str(pod_is_ready)}]
+    status(pods, slot.pod_name, phase="Running", podIP="10.0.0.7", conditions=ready)
+    pods.round()
+    slot.refresh_from_db()
+    assert slot.state == want
+    assert (slot.own_failure, pods.used("n1")[slot.gpus[0]]) == (want == State.READY, 20)
+    if want == State.FAILED:
+        assert slot.reason == "node n1 is not ready, nor is its pod"
+        pods.round()
+        assert leaving(pods) == [slot.pod_name]
+
+
 def test_its_node_goes(pods: SlotsInCluster) -> None:
     """SLOT-2 the slot is stopped, its memory and its pod are gone."""
     slot = runs(pods)
