@@ -228,7 +228,7 @@ def _forward(slot: Slot, pod: SlotPod, now: datetime) -> None:
         _move(slot, State.STARTING, now, pod_uid=pod.uid)
     elif slot.state == State.STARTING and pod.ready and pod.status.pod_ip:
         host = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
-        _move(slot, State.READY, now, address=f"{host}:{PORT}", reason="")
+        _move(slot, State.READY, now, address=f"{host}:{PORT}")
     elif slot.state == State.STARTING and pod.told != slot.reason:
         Slot.objects.filter(pk=slot.pk, state=State.STARTING).update(reason=pod.told[:500], changed_at=now)
 

@@ -64,7 +64,7 @@ def slot_moved(
     if state not in EDGES[before]:
         return False
     values: dict[str, object] = {"state": state, "changed_at": now, _TIMES[state]: now, **fields}
-    if reason:
+    if reason or state is State.READY:  # what a slot waited for is over once it serves
         values["reason"] = reason[:REASON_LONGEST]
     rows = Slot.objects.filter(pk=slot.pk, state=before)
     if only_idle:

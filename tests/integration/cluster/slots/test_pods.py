@@ -158,6 +158,22 @@ def test_what_a_pod_waits_for(pods: SlotsInCluster) -> None:
     assert slot.reason == "it was not ready within 600 s: ErrImagePull: no such image"
 
 
+def test_what_a_pod_waited_for_is_no_reason_once_it_is_ready(pods: SlotsInCluster) -> None:
+    """SLOT-7b its page and REST do not say of a slot that serves that its container is being made."""
+    pods.requests()
+    pods.round()
+    slot = Slot.objects.get()
+    waits = {"waiting": {"reason": "ContainerCreating", "message": ""}}
+    status(pods, slot.pod_name, phase="Pending", containerStatuses=[{"state": waits}])
+    pods.round()
+    assert Slot.objects.get().reason == "ContainerCreating"
+    ready = [{"type": "Ready", "status": "True"}]
+    status(pods, slot.pod_name, phase="Running", podIP="10.0.0.7", conditions=ready, containerStatuses=[])
+    pods.round()
+    slot.refresh_from_db()
+    assert (slot.state, slot.reason) == (State.READY, "")
+
+
 def test_killed_after_the_pod_was_made(pods: SlotsInCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """SLOT-2 the next round finds it by its name; it is not made twice."""
     from inference import slot_pods
