@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import cast
+from typing import Final, cast
 
 import structlog
 from celery import shared_task
@@ -22,10 +22,12 @@ from nodes.advertise import advertise
 from nodes.history import ring, rollups
 from nodes.karpenter_nodes import grown_nodes_remove
 from nodes.live import agent_liveness
-from storage.clock import database_now
+from storage.clock import StepClock, database_now
 from storage.enqueue import enqueue_next
 from storage.leader_lock import leader_lock
 from storage.redis_client import REDIS_ERRORS, Purpose, RedisError, client
+
+CLOCK: Final = StepClock()
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +44,10 @@ def notice_silent_agents() -> None:
     except REDIS_ERRORS as error:
         log.warning("nodes.silence_unknown", why=str(error))
         return
-    noticed = agent_liveness.notice_silent(now=database_now(), listening_since=since)
+    look = CLOCK.look()
+    if since is not None and look.even_since is not None:
+        since = max(since, look.even_since)
+    noticed = agent_liveness.notice_silent(now=look.now, listening_since=since)
     if noticed != agent_liveness.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
 
