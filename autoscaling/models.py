@@ -20,6 +20,9 @@ class Pool(models.Model):
     excluded = models.JSONField(
         default=dict, null=True, blank=True, help_text="label → values that are excluded, where any other is allowed"
     )
+    bounds = models.JSONField(
+        default=dict, null=True, blank=True, help_text="label → least and most, where any value between is allowed"
+    )
     taints = models.JSONField(default=list)
     limits = models.JSONField(default=dict, help_text="spec.limits")
     used = models.JSONField(default=dict, help_text="status.resources")

@@ -8,7 +8,7 @@ a node.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +25,13 @@ TRIGGER_MEMORY: Final = "gpu.scheduling/trigger-memory"
 NODES_LIMIT: Final = "nodes"
 _TAINTS: Final = list[Taint]
 
+Bounds = list[int | None]
+"""[least, most] of the whole numbers that a label may have; null: none."""
+_UNBOUNDED: Final[Bounds] = [None, None]
+_AT_LEAST: Final = {"Gt": 1, "Gte": 0}
+_AT_MOST: Final = {"Lt": -1, "Lte": 0}
+"""Operators with what is added to their value; Gte and Lte are Karpenter's own."""
+
 Picks = dict[str, str]
 """Label → value, of labels that the pool leaves open."""
 
@@ -32,7 +39,7 @@ Picks = dict[str, str]
 def fields_of(pool: NodePool) -> dict[str, Any]:
     """The columns of `Pool` that follow from the NodePool."""
     template = pool.spec.template
-    fixed, choices, excluded = _requirements(template.spec.requirements or ())
+    fixed, choices, excluded, bounds = _requirements(template.spec.requirements or ())
     labels = {NODEPOOL_LABEL: pool.metadata.name, **fixed, **(template.metadata.labels or {})}
     stated, problem = stated_shape(pool, labels)
     memory = 0
@@ -45,6 +52,7 @@ def fields_of(pool: NodePool) -> dict[str, Any]:
         "labels": labels,
         "choices": choices,
         "excluded": excluded,
+        "bounds": bounds,
         "taints": msgspec.to_builtins(template.spec.taints or []),
         "limits": {key: str(value) for key, value in (pool.spec.limits or {}).items()},
         "used": {key: str(value) for key, value in (pool.status.resources or {}).items()},
@@ -56,30 +64,56 @@ def fields_of(pool: NodePool) -> dict[str, Any]:
     }
 
 
-def _requirements(
-    requirements: Iterable[NodeSelectorRequirement],
-) -> tuple[dict[str, str], dict[str, list[str]], dict[str, list[str]]]:
-    """(labels of one value, values of the others, values that the others exclude; an empty list of values allows any
-    that is not excluded).
+class _Requirements(NamedTuple):
+    """By label. `fixed`: its only value; `choices`: the values of the others, empty for any that is neither `excluded`
+    nor out of `bounds`.
     """
+
+    fixed: dict[str, str]
+    choices: dict[str, list[str]]
+    excluded: dict[str, list[str]]
+    bounds: dict[str, Bounds]
+
+
+def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> _Requirements:
+    """All requirements of a label count together."""
     by_key: dict[str, list[NodeSelectorRequirement]] = defaultdict(list)
     for one in requirements:
-        if one.operator in ("In", "NotIn", "Exists", "Gt", "Lt"):
+        if one.operator in ("In", "NotIn", "Exists", *_AT_LEAST, *_AT_MOST):
             by_key[one.key].append(one)
-    fixed: dict[str, str] = {}
-    choices: dict[str, list[str]] = {}
-    excluded: dict[str, list[str]] = {}
+    found = _Requirements({}, {}, {}, {})
     for key, own in by_key.items():
+        bounds = [_nearest(max, own, _AT_LEAST), _nearest(min, own, _AT_MOST)]
+        plain = [one for one in own if one.operator in ("In", "NotIn", "Exists")]
         listed = sorted({value for one in own if one.operator == "In" for value in one.values or ()})
-        values = [value for value in listed if all(label_matches(one, {key: value}) for one in own)]
+        values = [value for value in listed if all(label_matches(one, {key: value}) for one in plain)]
+        values = [value for value in values if _is_within(value, bounds)]
         if len(values) == 1:
-            fixed[key] = values[0]
+            found.fixed[key] = values[0]
             continue
-        choices[key] = values
+        found.choices[key] = values
         barred = sorted({value for one in own if one.operator == "NotIn" for value in one.values or ()})
         if barred and not values:
-            excluded[key] = barred
-    return fixed, choices, excluded
+            found.excluded[key] = barred
+        if bounds != _UNBOUNDED and not values:
+            found.bounds[key] = bounds
+    return found
+
+
+def _nearest(
+    pick: Callable[[Iterable[int]], int], own: Iterable[NodeSelectorRequirement], steps: Mapping[str, int]
+) -> int | None:
+    """The bound that excludes most, of the requirements with operators that `steps` has."""
+    stated = [(one.operator, value) for one in own if one.operator in steps for value in one.values or ()]
+    numbers = [int(value) + steps[operator] for operator, value in stated if value.isdecimal()]
+    return pick(numbers) if numbers else None
+
+
+def _is_within(value: str, bounds: Bounds) -> bool:
+    if bounds == _UNBOUNDED:
+        return True
+    least, most = bounds
+    return value.isdecimal() and (least is None or int(value) >= least) and (most is None or int(value) <= most)
 
 
 class _Verdict(NamedTuple):
@@ -141,7 +175,9 @@ def _judged(spec: PodSpec, pool: Pool) -> _Verdict:
         allowed, barred = pool.choices.get(key) or [], (pool.excluded or {}).get(key, ())
         selected = next((rule.values or [] for rule in own if rule.operator == "In"), None)
         values = allowed if selected is None else [one for one in selected if not allowed or one in allowed]
-        passing = [one for one in values if one not in barred and all(label_matches(rule, {key: one}) for rule in own)]
+        bounds = (pool.bounds or {}).get(key, _UNBOUNDED)
+        values = [one for one in values if one not in barred and _is_within(one, bounds)]
+        passing = [one for one in values if all(label_matches(rule, {key: one}) for rule in own)]
         if passing and (selected is not None or len(passing) == 1):
             picks[key] = passing[0]
         elif passing:

@@ -202,6 +202,28 @@ def test_values_that_a_node_pool_excludes(requirements: list[tuple[str, list[str
 
 
 @pytest.mark.parametrize(
+    ("requirements", "want_taken"),
+    [
+        pytest.param([("Gt", ["3"])], ["4", "5"], id="above"),
+        pytest.param([("Lt", ["5"])], ["3", "4"], id="below"),
+        pytest.param([("Gte", ["4"])], ["4", "5"], id="at least"),
+        pytest.param([("Lte", ["4"])], ["3", "4"], id="at most"),
+        pytest.param([("Gt", ["2"]), ("Gt", ["3"]), ("Lt", ["5"])], ["4"], id="between"),
+        pytest.param([("Gt", ["3"]), ("NotIn", ["4"])], ["5"], id="above, and not an excluded one"),
+        pytest.param([("In", ["3", "4", "5", "any"]), ("Gte", ["4"])], ["4", "5"], id="of those that are listed"),
+    ],
+)
+def test_bounds_of_a_node_pool_are_honoured(requirements: list[tuple[str, list[str]]], want_taken: list[str]) -> None:
+    """SCALE-1 no trigger pod is made for a value that is out of a NodePool's bounds: Karpenter makes no such node."""
+    listed = [{"key": "generation", "operator": how, "values": values} for how, values in requirements]
+    row = pool(node_pool(SAID, template={"requirements": listed}))
+    specs = {
+        value: msgspec.convert({"nodeSelector": {"generation": value}}, PodSpec) for value in ("3", "4", "5", "any")
+    }
+    assert [value for value, spec in specs.items() if not refusal(spec, row)[0]] == want_taken
+
+
+@pytest.mark.parametrize(
     ("limits", "used", "coming", "want_most"),
     [
         pytest.param({}, {}, 0, None, id="no limit"),
