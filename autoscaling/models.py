@@ -33,6 +33,9 @@ class Pool(models.Model):
     seen = models.JSONField(null=True, blank=True, help_text="shape by the inventory of the last node it made")
     given = models.JSONField(null=True, blank=True, help_text="shape by an operator")
     problem = models.CharField(max_length=300, blank=True, default="", help_text="why it is not used")
+    closed = models.CharField(
+        max_length=300, blank=True, default="", db_default="", help_text="why Karpenter makes no node of it for pods"
+    )
     deleted_at = models.DateTimeField(null=True, blank=True)
     changed_at = models.DateTimeField(help_text="when anything that the plan reads changed")
 

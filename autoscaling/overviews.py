@@ -158,7 +158,7 @@ def pools_shown() -> list[PoolShown]:
                 shapes.model_of(shape) if shape else "",
                 pool.source.label,
                 most_of(pool, coming=0),
-                pool.problem or ("" if shape else "nobody says what its nodes have"),
+                pool.problem or pool.closed or ("" if shape else "nobody says what its nodes have"),
             )
         )
     return found

@@ -60,6 +60,7 @@ def fields_of(pool: NodePool) -> dict[str, Any]:
         "trigger_memory": memory,
         "stated": stated,
         "problem": problem[:300],
+        "closed": pool.closed[:300],
         "deleted_at": None,
     }
 
@@ -192,7 +193,12 @@ def _judged(spec: PodSpec, pool: Pool) -> _Verdict:
 
 
 def most_of(pool: Pool, *, coming: int) -> int | None:
-    """How many nodes may still be made, by limits of GPUs and nodes; None: any number. `coming`: those not counted."""
+    """How many nodes may still be made, by limits of GPUs and nodes; None: any number. `coming`: those not counted.
+
+    None of a pool of which Karpenter makes no node for pods.
+    """
+    if pool.closed:
+        return 0
     shape = pool.shape
     found: list[int] = []
     for key, each in ((NATIVE_GPU, gpus_of(shape) if shape is not None else 0), (NODES_LIMIT, 1)):

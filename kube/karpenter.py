@@ -61,6 +61,8 @@ class NodePoolSpec(msgspec.Struct, omit_defaults=True):
     template: Template = msgspec.field(default_factory=Template)
     limits: dict[str, RawQuantity] | None = None
     weight: int | None = None
+    replicas: int | None = None
+    """Of a static pool: so many nodes, whatever pods there are."""
 
 
 class NodePoolStatus(msgspec.Struct, omit_defaults=True):
@@ -75,6 +77,16 @@ class NodePool(Named):
 
     spec: NodePoolSpec = msgspec.field(default_factory=NodePoolSpec)
     status: NodePoolStatus = msgspec.field(default_factory=NodePoolStatus)
+
+    @property
+    def closed(self) -> str:
+        """Why Karpenter makes no node of it for a pod; empty where it does."""
+        if self.spec.replicas is not None:
+            return "it is static (spec.replicas): Karpenter makes none of its nodes for pods"
+        ready = next((one for one in self.status.conditions or () if one.type == "Ready"), None)
+        if ready is None or ready.status == "True":
+            return ""
+        return f"it is not Ready: {ready.reason or ''}: {ready.message or ''}".strip(": ")
 
 
 class NodeClaimStatus(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -32,7 +32,7 @@ from storage.transactions import atomic_retry
 
 WRITE_POD_EVENTS: Final = "autoscaling.tasks.write_pod_events"
 UNNEEDED: Final = "nobody waits for it any more"
-NO_POOL: Final = "its pool is gone, or the shape of its nodes is not known any more"
+NO_POOL: Final = "its pool is gone, makes no nodes for pods, or has nodes of a shape that is not known any more"
 TOO_SMALL: Final = "more of the node is needed"
 YOUNG: Final = timedelta(seconds=0.8)
 """Karpenter's shortest batch of pods is a second."""
@@ -121,7 +121,7 @@ class _Writing:
         self._want(entry, node)
 
     def withdraw_homeless(self) -> None:
-        """Withdraw triggers whose pool is gone, or of unknown shape, and which Karpenter has not taken up."""
+        """Withdraw triggers whose pool is gone, closed or of unknown shape, and which Karpenter has not taken up."""
         known = [one.pk for one in self.round_input.coming]
         lost = Trigger.objects.filter(state__in=COMING, node_claim="").exclude(state__in=TAKEN_UP).exclude(pk__in=known)
         for trigger in lost.exclude(name__in=self.made).select_related("request"):

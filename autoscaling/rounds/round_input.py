@@ -379,10 +379,13 @@ class _Builder:
 
     @staticmethod
     def _entry_of(trigger: Trigger, entries: Sequence[Entry]) -> int | None:
-        """The entry that the coming node is of; None where its pool is gone or has no shape any more."""
+        """The entry that the coming node is of; None where its pool is gone or has no shape any more, or where it was
+        closed before Karpenter took the trigger up.
+        """
+        untaken = trigger.state not in TAKEN_UP and not trigger.node_claim
         for at, entry in enumerate(entries):
             if entry.row.name == trigger.request.pool and entry.picks == _picked(trigger, entry.row):
-                return at
+                return None if untaken and entry.row.closed else at
         return None
 
 

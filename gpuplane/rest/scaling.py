@@ -79,7 +79,7 @@ class PoolSchema(serializers.Serializer[Any]):
     taints = serializers.ListField(child=AnyObjectField())
     limits = TextsField()
     used = TextsField()
-    nodes_left = serializers.IntegerField(allow_null=True, help_text="that its limits leave; null: any number")
+    nodes_left = serializers.IntegerField(allow_null=True, help_text="that may still be made; null: any number")
     problem = serializers.CharField(allow_blank=True, help_text="what is wrong with what it says of itself")
     changed_at = serializers.DateTimeField()
 
@@ -259,7 +259,7 @@ def pool_row(pool: Pool) -> dict[str, Any]:
         "limits": pool.limits,
         "used": {key: value for key, value in pool.used.items() if key in (*pool.limits, NATIVE_GPU, "nodes")},
         "nodes_left": most_of(pool, coming=0),
-        "problem": pool.problem or ("" if shape else "nobody says what its nodes have"),
+        "problem": pool.problem or pool.closed or ("" if shape else "nobody says what its nodes have"),
         "changed_at": pool.changed_at,
     }
 

@@ -14,7 +14,7 @@ from autoscaling.pools import excluded_values, fields_of, most_of, refusal
 from autoscaling.shapes import agrees, checked, gpus_of, model_of
 from autoscaling.triggers import trigger_name
 from kube.karpenter import NodePool, nominated_node_claim
-from kube.objects import PodSpec
+from kube.objects import Condition, PodSpec
 from kube.quantities import QuantityError, parse_milli
 
 SAID = {"gpu.scheduling/model": "H100", "gpu.scheduling/gpus": "2", "gpu.scheduling/gpu-memory": "80Gi"}
@@ -237,6 +237,38 @@ def test_limits(limits: dict[str, str], used: dict[str, str], coming: int, want_
     row = pool(node_pool(SAID, limits=limits))
     row.used = used
     assert most_of(row, coming=coming) == want_most
+
+
+@pytest.mark.parametrize(
+    ("replicas", "conditions", "want_closed"),
+    [
+        pytest.param(None, None, "", id="Karpenter says nothing yet"),
+        pytest.param(None, [("Ready", "True", "", "")], "", id="ready"),
+        pytest.param(
+            None,
+            [("Ready", "False", "NodeClassNotReady", "no subnets")],
+            "it is not Ready: NodeClassNotReady: no subnets",
+            id="not ready",
+        ),
+        pytest.param(None, [("Ready", "Unknown", "", "")], "it is not Ready", id="it may not be ready"),
+        pytest.param(None, [("NodeClassReady", "False", "", "")], "", id="another condition"),
+        pytest.param(
+            0,
+            [("Ready", "True", "", "")],
+            "it is static (spec.replicas): Karpenter makes none of its nodes for pods",
+            id="static",
+        ),
+    ],
+)
+def test_pools_that_make_no_nodes_for_pods(
+    replicas: int | None, conditions: list[tuple[str, str, str, str]] | None, want_closed: str
+) -> None:
+    """SCALE-1 Karpenter passes over a NodePool that is not Ready, and a static one: none of their nodes is planned."""
+    made = node_pool(SAID, replicas=replicas)
+    made.status.conditions = [Condition(*one) for one in conditions] if conditions else None
+    row = pool(made)
+    assert row.closed == want_closed
+    assert most_of(row, coming=0) == (0 if want_closed else None)
 
 
 def test_names_of_trigger_pods() -> None:

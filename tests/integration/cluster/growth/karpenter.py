@@ -64,6 +64,12 @@ class Karpenter:
         """Make a NodePool."""
         self.server.store.create(self.pools, "", node_pool(name, gpus, **about))
 
+    def not_ready(self, name: str = "h100") -> None:
+        """Say that a NodePool is not Ready."""
+        condition = {"type": "Ready", "status": "False", "reason": "NodeClassNotReady", "message": "no subnets"}
+        status: Object = {"conditions": [condition]}
+        self.server.store.patch(self.pools, "", name, {"status": status}, content_type=MERGE, subresource="status")
+
     def triggers(self) -> list[Object]:
         """The trigger pods that are there, by name."""
         return [
