@@ -144,7 +144,8 @@ class Watching:
             self._noted = self._clock()
             cluster_answered(database_now())
         if isinstance(event, Relisted):
-            reconcile(backends=current_backends(), now=database_now())
+            # the worker's comparison writes results: admission takes none from the watch
+            reconcile(backends=current_backends(), now=database_now(), may_write_results=False)
         elif isinstance(event, Changed):
             self._changed(event.object, deleted=event.type == "DELETED")
 

@@ -100,9 +100,12 @@ class _Before(NamedTuple):
     unverified: UnverifiedDevices
 
 
-def reconcile(*, backends: Backends, now: datetime) -> Reconciled:
-    """Compare and repair. Never raises `kube.errors`: what went wrong with the cluster is the result's `problem`."""
-    done = _compare(backends, now)
+def reconcile(*, backends: Backends, now: datetime, may_write_results: bool = True) -> Reconciled:
+    """Compare and repair. Never raises `kube.errors`: what went wrong with the cluster is the result's `problem`.
+
+    `may_write_results`: whether admission takes results of allocations from this process (GPUPLANE_SERVICE_ACCOUNT).
+    """
+    done = _compare(backends, now, may_write_results)
     COMPARISONS.labels((ComparisonOutcome.INTERRUPTED if done.problem else ComparisonOutcome.DONE).value).inc()
     DIFFERENCES.inc(done.differences)
     for what in RepairKind:
@@ -113,7 +116,7 @@ def reconcile(*, backends: Backends, now: datetime) -> Reconciled:
     return done
 
 
-def _compare(backends: Backends, now: datetime) -> Reconciled:
+def _compare(backends: Backends, now: datetime, may_write_results: bool) -> Reconciled:
     found = [_recount(now)]
     closed = closed_devices()
     if backends.cluster is None:
@@ -131,7 +134,7 @@ def _compare(backends: Backends, now: datetime) -> Reconciled:
     cluster_answered(clock.now)
     problem = ""
     try:
-        for part in _parts(backends, backends.cluster, before, seen, now):
+        for part in _parts(backends, backends.cluster, before, seen, now, may_write_results):
             found.append(part)  # one by one: what came before a failure counts
     except KubeError as error:
         problem = f"the API server stopped answering: {error}"
@@ -157,11 +160,14 @@ def _report(found: Found, now: datetime) -> Reconciled:
     return Reconciled.total([found.done, reported])
 
 
-def _parts(backends: Backends, cluster: Cluster, before: _Before, seen: _Seen, now: datetime) -> Iterator[Found]:
+def _parts(
+    backends: Backends, cluster: Cluster, before: _Before, seen: _Seen, now: datetime, may_write_results: bool
+) -> Iterator[Found]:
     """The parts of a comparison, in their order. Raises KubeError."""
     yield _nodes(cluster, seen, now)
     yield from _pods(before.rows, seen, now)
-    yield _results(cluster, before.rows, seen)
+    if may_write_results:
+        yield _results(cluster, before.rows, seen)
     given = grants_by_kubelets()
     corrected = correct_choices(pods=seen.pods, given=given, now=now)
     yield from _follow(corrected, backends, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -14,9 +15,11 @@ from agent.protocol import COLUMNS
 from allocations import ledger
 from allocations.models import Allocation, AllocationDevice
 from allocations.scheduling.resizing import write_result
+from allocations.watching import Watching
 from kube import pods
 from kube.errors import TemporaryKubeError
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
+from kube.watch import Relisted
 from nodes.history import ring
 from nodes.live.samples import SAMPLES_KEY, SampleView
 from nodes.models import Device, Node
@@ -285,6 +288,19 @@ def test_the_api_server_is_away(there: World) -> None:
     assert used() == [(60, 40 * GI)]
     assert told(there, "p") == [(50, 40 * GI)]
     there.server.faults.clear()
+    there.reconcile()
+    assert told(there, "p") == [(60, 40 * GI)]
+
+
+def test_the_watch_writes_no_results(there: World) -> None:
+    """SHARE-6b a watch that lost its place leaves results to the worker's comparison: admission takes none from it."""
+    allocation = half(there, "p")
+    there.server.faults.append(Fault("PATCH", r"/pods/", status=500, times=ALWAYS))
+    give(there, allocation, core_percent=60)
+    there.server.faults.clear()
+    with ThreadPoolExecutor(1) as threads:
+        Watching(threads).handle(Relisted({}, ""))
+    assert told(there, "p") == [(50, 40 * GI)]
     there.reconcile()
     assert told(there, "p") == [(60, 40 * GI)]
 
