@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from claims.dialects.adopted import DEVICES_MOST, AdoptedDevice, Adoption, Unreadable
+from claims.dialects.amounts import asks_any
 from claims.dialects.device_names import Names
-from kube.device_types import GPU
+from kube.device_types import GPU, Dimension
 from kube.keys import MIG_RESOURCES, NATIVE_GPU
 from kube.objects import Container, Pod
 
@@ -30,7 +31,9 @@ _NAME: Final = re.compile(
     r"GPU-[A-Za-z0-9._-]{1,120}|MIG-[A-Za-z0-9._/-]{1,120}|(?:/dev/)?nvidia[0-9]{1,3}(?:/[a-z0-9/]{1,20})?|[0-9]{1,6}:[0-9]{1,2}"
 )
 _GPU_NAME: Final = re.compile(r"(?:GPU|MIG)-.+|(?:/dev/)?nvidia[0-9].*")
-_GPU_RESOURCES: Final = frozenset({NATIVE_GPU, f"{NATIVE_GPU}.shared"})
+SHARED_GPU: Final = f"{NATIVE_GPU}.shared"
+"""Of GPUs that NVIDIA's device plugin shares by time or by MPS (`renameByDefault`)."""
+_GPU_RESOURCES: Final = frozenset({NATIVE_GPU, SHARED_GPU})
 """Resources of NVIDIA's device plugin, besides MIG instances. Others under `nvidia.com/` may be NICs."""
 
 
@@ -50,6 +53,11 @@ def kubelet_uid(pod: Pod) -> str:
     """The pod's UID in the kubelet."""
     mirrored = pod.annotations.get(CONFIG_MIRROR)
     return mirrored if mirrored and mirrored == pod.annotations.get(CONFIG_HASH) else pod.metadata.uid
+
+
+def asks_for_shared_gpus(pod: Pod) -> bool:
+    """Whether the pod requests GPUs that the device plugin shares. No dialect does: gpuplane places no such pod."""
+    return asks_any(pod, {SHARED_GPU: Dimension.UNITS})
 
 
 def read_checkpoint(pod: Pod, *, grants: Iterable[CheckpointGrantView], names: Names) -> Adoption | None:

@@ -5,7 +5,9 @@ it may be.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from access.actors import SYSTEM
@@ -14,7 +16,10 @@ from allocations.reconcile import verify_devices
 from allocations.reconcile.closing import undecodable_devices
 from allocations.scheduling.binder import release_now
 from allocations.takeover import takeover_steps
+from allocations.watching import Watching
 from kube.listing import Unreadable as UnreadableObject
+from kube.objects import Pod
+from kube.watch import Changed
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
 from nodes.revisions import next_revision
@@ -25,6 +30,7 @@ from tests.integration.cluster.conftest import NAMESPACE, World
 from tests.integration.cluster.test_kubelet_devices import env, given, runs, uuids
 
 NATIVE = {"nvidia.com/gpu": "1"}
+SHARED = {"nvidia.com/gpu.shared": "1"}
 HAMI = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
 KOORDINATOR = {"koordinator.sh/gpu": "100"}
 HAMI_RESULT = "hami.io/vgpu-devices-allocated"
@@ -271,10 +277,11 @@ def test_env_written_later_closes_nothing(world: World) -> None:
     assert world.reconcile().closed == 0
 
 
-def test_a_native_pod_of_which_no_record_names_devices(world: World) -> None:
+@pytest.mark.parametrize("limits", [NATIVE, SHARED], ids=["whole", "shared by time"])
+def test_a_native_pod_of_which_no_record_names_devices(world: World, limits: dict[str, str]) -> None:
     """DEV-8 LEASE-2 without the kubelet's record its GPU may be any; with a record that leaves it out it has none."""
     world.node("n1", gpus=2)
-    runs(world, "theirs", limits=NATIVE)
+    runs(world, "theirs", limits=limits)
     done = world.reconcile()
     assert left(world) == 0
     assert done.closed == 2
@@ -318,6 +325,24 @@ def test_new_devices_are_opened_only_to_what_is_known(world: World) -> None:
     verify_devices(backends=world.backends, now=database_now())
     assert [bool(why) for why in closed()] == [True, True]
     assert left(world) == 0
+
+
+def test_a_new_node_waits_for_the_record_of_pods_that_share_gpus_by_time(world: World) -> None:
+    """DEV-8 LEASE-2 NVIDIA's device plugin calls their resource `nvidia.com/gpu.shared`: no GPU is given twice."""
+    world.node("n1", gpus=1)
+    Node.objects.update(registered_at=database_now())
+    Device.objects.update(stranger=UNREAD, revision=next_revision())
+    runs(world, "theirs", limits=SHARED)
+    assert verify_devices(backends=world.backends, now=database_now()) == 0
+    assert left(world) == 0
+
+    gone = msgspec.convert(world.server.pods[NAMESPACE, "theirs"], Pod)
+    world.server.remove_pod("theirs", namespace=NAMESPACE)
+    with ThreadPoolExecutor(1) as threads:
+        watching = Watching(threads)
+        watching.handle(Changed("DELETED", gone.key, gone))
+        watching.settle()
+    assert left(world) == 1, "opened by the event of its end"
 
 
 def test_the_takeover_names_nodes_that_are_closed(world: World) -> None:
