@@ -7,7 +7,6 @@ handles proxies and streams. No redirect is followed and nothing is retried here
 from __future__ import annotations
 
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from kubernetes.config.incluster_config import load_incluster_config
 from kubernetes.config.kube_config import load_kube_config
 from urllib3.util import parse_url
 
+from kube.credential_calls import CredentialCall, NoAnswer
 from kube.errors import Invalid, NotConfigured, Unreachable
 from kube.http1 import Request
 
@@ -42,21 +42,26 @@ _UNUSABLE: Final = (ConfigException, OSError, ValueError, TypeError, AttributeEr
 def configuration_source(kubeconfig: Path | None) -> ConfigurationSource:
     """Load from a kubeconfig file, which is never written to, or with None from the mounted ServiceAccount."""
 
-    def load() -> Any:
+    def read() -> Any:
         configuration = Configuration()
+        if kubeconfig is None:
+            load_incluster_config(  # type: ignore[no-untyped-call]  # the client ships no types
+                client_configuration=configuration
+            )
+        else:
+            load_kube_config(  # type: ignore[no-untyped-call]  # the client ships no types
+                config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
+            )
+        return configuration
+
+    reading = CredentialCall(read)
+
+    def load() -> Any:
         try:
-            if kubeconfig is None:
-                load_incluster_config(  # type: ignore[no-untyped-call]  # the client ships no types
-                    client_configuration=configuration
-                )
-            else:
-                load_kube_config(  # type: ignore[no-untyped-call]  # the client ships no types
-                    config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
-                )
-        except _UNUSABLE as error:
+            return reading.result()
+        except (NoAnswer, *_UNUSABLE) as error:
             where = "in-cluster credentials" if kubeconfig is None else f"kubeconfig {kubeconfig}"
             raise NotConfigured(f"{where}: {error}") from error
-        return configuration
 
     return load
 
@@ -83,7 +88,7 @@ class Server:
         self._refresh = configuration.refresh_api_key_hook
         # what the loader's hook writes into: a whole Configuration would look for proxies in the environment each time
         self._credentials = SimpleNamespace(api_key=dict(configuration.api_key))
-        self._lock = threading.Lock()
+        self._renewal = CredentialCall(self._renew)
         self._fresh_until = float("-inf")
 
     def encode(self, request: Request) -> bytes:
@@ -125,21 +130,23 @@ class Server:
     def renew(self) -> None:
         """Call the loader's hook, which reloads expired token files and runs exec plugins again.
 
-        It may take as long as a plugin does. Raises `Unreachable` when the credentials cannot be read.
+        It may take as long as a plugin does, within bounds. Raises `Unreachable` when the credentials cannot be read.
         """
         if self._refresh is None:
             return
         try:
-            with self._lock:
-                self._refresh(self._credentials)
-                self._fresh_until = time.monotonic() + REFRESH_SECONDS
-        except (ConfigException, OSError, ValueError) as error:
+            self._renewal.result()
+        except (NoAnswer, ConfigException, OSError, ValueError) as error:
             self._fresh_until = float("-inf")
             raise Unreachable(f"credentials cannot be read: {error}") from error
 
     def close(self) -> None:
         """Close the manager's idle connections."""
         self._manager.clear()
+
+    def _renew(self) -> None:
+        self._refresh(self._credentials)
+        self._fresh_until = time.monotonic() + REFRESH_SECONDS
 
     def _bearer(self) -> str:
         return (self._credentials.api_key.get("BearerToken") or "").strip()

@@ -5,14 +5,18 @@ ended.
 from __future__ import annotations
 
 import json
+import os
 import ssl
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes.config import incluster_config
 
+from kube import credential_calls
 from kube.client import Cluster
 from kube.configured import configuration_source
 from kube.errors import Denied, NotConfigured, Unreachable
@@ -107,6 +111,42 @@ def test_an_exec_plugin_is_asked_again_when_its_token_ends(tmp_path: Path, clust
         speaks("second", "2999-01-01T00:00:00Z")
         version(cluster)
         assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer first", "Bearer second"]
+
+
+def test_a_plugin_that_hangs_keeps_nobody_waiting(
+    tmp_path: Path, cluster_of: CLUSTERS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of every thread fail by the plugin's deadline, at once after it, and go on when it answers."""
+    plugin, hangs, gate = tmp_path / "plugin", tmp_path / "hangs", tmp_path / "gate"
+    os.mkfifo(gate)
+    status = {"token": "secret", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    plugin.write_text(f"#!/bin/sh\nif [ -e {hangs} ]; then read -r _ < {gate}; fi\necho '{json.dumps(answer)}'\n")
+    plugin.chmod(0o755)
+    config = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    monkeypatch.setattr(credential_calls, "SECONDS", 0.5)
+    with ApiServer(token="secret") as server:
+        cluster = cluster_of(server.kubeconfig(tmp_path / "k", token="", user={"exec": config}))
+        version(cluster)
+        hangs.touch()
+        with ThreadPoolExecutor(2) as threads:
+            both = [threads.submit(version, cluster) for _ in range(2)]
+            try:
+                assert [type(one.exception(timeout=20)) for one in both] == [Unreachable, Unreachable]
+            finally:
+                hangs.unlink()
+                gate.write_text("go on\n")
+        until = time.monotonic() + 20
+        while not _answers(cluster):
+            assert time.monotonic() < until
+
+
+def _answers(cluster: Cluster) -> bool:
+    try:
+        version(cluster)
+    except Unreachable:
+        return False
+    return True
 
 
 def test_a_client_certificate_and_our_own_ca(tmp_path: Path, cluster_of: CLUSTERS) -> None:
