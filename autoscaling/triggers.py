@@ -33,6 +33,7 @@ PODS_NAMED: Final = 20
 _OF_EVERY_POD: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Tolerations that the API server gives to every pod, a trigger pod too."""
 HOSTNAME: Final = "kubernetes.io/hostname"
+STORAGE: Final = "ephemeral-storage"
 
 
 class Need(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,7 +92,9 @@ def manifest(
     cpu, memory = CPU_LEAST, gpus * pool.trigger_memory
     wanted_cpu = sum(_request_of(pod, "cpu", 1) for pod in pods)
     cpu, memory = max(cpu, wanted_cpu), max(memory, sum(_request_of(pod, "memory", 1000) for pod in pods))
+    storage = sum(_request_of(pod, STORAGE, 1000) for pod in pods)
     amounts = {"cpu": f"{cpu}m"} | ({"memory": format_bytes(memory)} if memory else {})
+    amounts |= {STORAGE: format_bytes(storage)} if storage else {}
     if gpus:
         amounts = {NATIVE_GPU: str(gpus), **amounts}
     selector = {NODEPOOL_LABEL: pool.name, **need.selector}
@@ -165,7 +168,7 @@ def _tolerations(pool: Pool, need: Need) -> list[dict[str, str]]:
 
 
 def _request_of(pod: Pod, resource: str, unit: int) -> int:
-    """What the pod requests of cpu or memory, in thousandths over `unit`, as kube-scheduler counts it: its own request,
+    """What the pod requests of the resource, in thousandths over `unit`, as kube-scheduler counts it: its own request,
     else the larger of its containers' sum and of an init container with the sidecars started before it; and overhead.
 
     A malformed amount counts nothing: the API server takes none. Source: `k8s.io/component-helpers/resource`.

@@ -19,6 +19,28 @@ def container(cpu: str, *, sidecar: bool = False) -> dict[str, Any]:
     return made | ({"restartPolicy": "Always"} if sidecar else {})
 
 
+def requests_for(*specs: dict[str, Any]) -> dict[str, str]:
+    """What a trigger pod for these pods requests."""
+    listed = [
+        {"metadata": {"name": f"p-{number}", "namespace": "team"}, "spec": spec} for number, spec in enumerate(specs)
+    ]
+    made = manifest(
+        name="t",
+        namespace="gpuplane-system",
+        image="pause",
+        pool=Pool(name="a", changed_at=datetime(2026, 1, 1, tzinfo=UTC)),
+        model="H100",
+        need=Need({}, (), ("gpu",)),
+        gpus=1,
+        pods=[msgspec.convert(one, Pod) for one in listed],
+        original={},
+    )
+    (only,) = made["spec"]["containers"]
+    assert only["resources"]["limits"] == only["resources"]["requests"]
+    requests: dict[str, str] = only["resources"]["requests"]
+    return requests
+
+
 @pytest.mark.parametrize(
     ("spec", "want_cpu", "want_memory"),
     [
@@ -51,16 +73,12 @@ def container(cpu: str, *, sidecar: bool = False) -> dict[str, Any]:
 )
 def test_as_much_as_the_scheduler_counts(spec: dict[str, Any], want_cpu: str, want_memory: str) -> None:
     """SCALE-2 with less a node may be made that the pod does not fit on."""
-    made = manifest(
-        name="t",
-        namespace="gpuplane-system",
-        image="pause",
-        pool=Pool(name="a", changed_at=datetime(2026, 1, 1, tzinfo=UTC)),
-        model="H100",
-        need=Need({}, (), ("gpu",)),
-        gpus=1,
-        pods=[msgspec.convert({"metadata": {"name": "p", "namespace": "team"}, "spec": spec}, Pod)],
-        original={},
-    )
-    (only,) = made["spec"]["containers"]
-    assert only["resources"]["requests"] == {"nvidia.com/gpu": "1", "cpu": want_cpu, "memory": want_memory}
+    assert requests_for(spec) == {"nvidia.com/gpu": "1", "cpu": want_cpu, "memory": want_memory}
+
+
+def test_disks_of_nodes_are_large_enough() -> None:
+    """SCALE-2 ephemeral storage of all pods of the node: Karpenter chooses the instance type, and its disk, by it."""
+    stated = {"requests": {"ephemeral-storage": "100Gi"}, "limits": {"ephemeral-storage": "200Gi"}}
+    of_limit = {"limits": {"ephemeral-storage": "50Gi"}}
+    specs = [{"containers": [{"name": "c", "resources": resources}]} for resources in (stated, of_limit)]
+    assert requests_for(*specs) == {"nvidia.com/gpu": "1", "cpu": "100m", "ephemeral-storage": "150Gi"}
