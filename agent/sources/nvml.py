@@ -10,15 +10,17 @@ anew when it is back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
+from msgspec import structs
 
 from agent.protocol import COLUMNS, DeviceDetails
 from agent.sources import FALLEN, UNANSWERING, Column, DeviceFacts, Machine, Reading, SourceAway, by_type_and_minor
 from agent.sources.counters import Rates, gained_a_second
+from agent.sources.mig import MigInstance
 from agent.sources.nvml_details import DetailReader
 from agent.sources.nvml_driver import MOST_MEMORY, Driver, count_of, text
 from agent.sources.nvml_events import Faults
@@ -27,16 +29,27 @@ from agent.sources.nvml_faults import CountedFaults
 from agent.sources.nvml_fields import FIGURE, Fields, FieldValues
 from agent.sources.nvml_links import NvLinks
 from agent.sources.nvml_mig import MigInstances
+from agent.sources.nvml_minors import Minors, Numbered
 from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
 
 KIB: Final = 1024
 FIRST_RESTART_PAUSE: Final = 20.0
 """Seconds before NVML is restarted for a lost GPU, doubling: with a dead GPU a start takes seconds."""
 LONGEST_RESTART_PAUSE: Final = 320.0
+UNNUMBERED: Final = -1
+"""Minor until those of all GPUs are known."""
 
 Values = dict[str, int | float | None]
 
 log = structlog.get_logger(__name__)
+
+
+class _Looked(NamedTuple):
+    """One GPU as looked at, the facts without their minor, and its MIG instances."""
+
+    seen: Seen
+    numbered: Numbered
+    parts: Sequence[MigInstance]
 
 
 class NvmlSource:
@@ -57,6 +70,7 @@ class NvmlSource:
         self._fields = Fields(self._driver)
         self._links = NvLinks(self._driver, self._fields)
         self._parts = MigInstances(self._driver)
+        self._minors = Minors(self._driver)
         self._fabric = Fabric(self._driver)
         self._faults = Faults(self._driver)
         self._counted = CountedFaults(self._driver)
@@ -80,12 +94,11 @@ class NvmlSource:
             self._restart_pause = min(2 * self._restart_pause, LONGEST_RESTART_PAUSE)
             log.info("nvml.restart", lost=sorted(self._awaited))
             self._driver.restart()
-        devices: list[DeviceFacts] = []
-        seen: list[Seen] = []
+        looked: list[_Looked] = []
         unread = 0
         for index in range(self._driver.sure(self._nv.nvmlDeviceGetCount)):
             try:
-                one, parts = self._look(index)
+                one = self._look(index)
             except SourceAway:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the other GPUs
@@ -94,9 +107,15 @@ class NvmlSource:
                 self._any_lost = self._any_lost or isinstance(error, self._nv.NVMLError_GpuIsLost)
                 self._note(str(index), error)
             else:
-                if one.facts.uuid not in self._lost:
-                    seen.append(one)
-                    devices += [one.facts, *parts]
+                if one.numbered.uuid not in self._lost:
+                    looked.append(one)
+        minors = self._minors.of([one.numbered for one in looked])
+        seen: list[Seen] = []
+        devices: list[DeviceFacts] = []
+        for one in looked:
+            facts = structs.replace(one.seen.facts, minor=minors[one.numbered.uuid])
+            seen.append(one.seen._replace(facts=facts))
+            devices += [facts, *(part.facts(facts) for part in one.parts)]
         self._closely.name_ends(seen)
         fresh = {one.facts.uuid: one.handle for one in seen}
         # a GPU that could not be read may be any of those known, which keep their handles; one not listed is gone
@@ -147,8 +166,8 @@ class NvmlSource:
             self._logged.add(key)
             log.warning("nvml.device_unread", device=whose, error=f"{type(error).__name__}: {error}")
 
-    def _look(self, index: int) -> tuple[Seen, list[DeviceFacts]]:
-        """List one GPU and its MIG instances. May raise anything."""
+    def _look(self, index: int) -> _Looked:
+        """Look at one GPU and its MIG instances. May raise anything."""
         nv, maybe = self._nv, self._driver.maybe
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = text(nv.nvmlDeviceGetUUID(handle))
@@ -157,7 +176,7 @@ class NvmlSource:
         bus = text(nv.nvmlDeviceGetPciInfo(handle).busId).lower()
         is_cut, parts = self._parts.of(uuid, handle)
         facts = DeviceFacts(
-            minor=index if minor is None else minor,
+            minor=UNNUMBERED,
             uuid=uuid,
             model=text(maybe(nv.nvmlDeviceGetName, handle) or ""),
             memory=(count_of(memory.total, MOST_MEMORY) or 0) if memory is not None else 0,
@@ -169,7 +188,7 @@ class NvmlSource:
         seen = Seen(facts, handle, bus, self._links.of(uuid, handle))
         self._fabric.read(uuid, handle)
         self._closely.note_migs(uuid, [part.details for part in parts])
-        return seen, [part.facts(facts) for part in parts]
+        return _Looked(seen, Numbered(uuid, index, minor), parts)
 
     def _guarded(self, uuid: str) -> tuple[Values, DeviceDetails, str]:
         """(column → value, details, what is wrong) of one GPU; no values if it cannot be read."""

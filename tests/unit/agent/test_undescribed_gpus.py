@@ -71,3 +71,45 @@ def test_a_gpu_that_was_known_stays_as_it_was(tmp_path: Path, without: set[str])
     del known["GPU-1"]
     assert world.devices == known
     assert world.columns == [350.0, 350.0]
+
+
+def test_a_gpu_whose_minor_is_unknown_takes_that_of_no_other(tmp_path: Path) -> None:
+    """NODE-1 the server refuses two GPUs with one minor; its index may be the minor of another."""
+    one, two, three = Card("GPU-1", 1, links=[0]), Card("GPU-0", 0, links=[1]), Card("GPU-2", 2)
+    two.without = {"minor"}
+    two.mig = ["1g.10gb"]
+    world = World(tmp_path, one, two, three)
+    world.list_devices()
+    assert {uuid: device.minor for uuid, device in world.devices.items() if not device.parent} == {
+        "GPU-1": 1,
+        "GPU-0": 0,
+        "GPU-2": 2,
+    }
+    assert world.columns == [350.0] * 3
+
+
+def test_a_gpu_keeps_the_minor_that_the_driver_said_once(tmp_path: Path) -> None:
+    """NODE-1 also while another one, which would be numbered in its place, is lost."""
+    cards = [Card("GPU-1", 1), Card("GPU-0", 0), Card("GPU-2", 2)]
+    world = World(tmp_path, *cards)
+    world.list_devices()
+    known = dict(world.devices)
+    cards[0].without = {"minor"}
+    cards[2].lost = True
+    world.list_devices()
+    assert world.devices == known
+    cards[1].without = {"minor"}
+    world.list_devices()
+    assert world.devices == known
+
+
+def test_a_chosen_minor_stays_until_the_driver_says_it_of_another(tmp_path: Path) -> None:
+    """NODE-1 devices are not renumbered with each listing, and never have one number."""
+    one, two = Card("GPU-1", 1), Card("GPU-0", 0)
+    one.without = two.without = {"minor"}
+    world = World(tmp_path, one, two)
+    world.list_devices()
+    assert {uuid: device.minor for uuid, device in world.devices.items()} == {"GPU-1": 0, "GPU-0": 1}
+    two.without = set()
+    world.list_devices()
+    assert {uuid: device.minor for uuid, device in world.devices.items()} == {"GPU-1": 1, "GPU-0": 0}
