@@ -26,7 +26,10 @@ export class Camera {
     view.addEventListener("pointerdown", (event) => this.dragStart(event));
     view.addEventListener("pointermove", (event) => this.dragMove(event));
     view.addEventListener("pointerup", () => this.dragEnd());
-    view.addEventListener("pointercancel", () => this.dragEnd());
+    view.addEventListener("pointercancel", () => {
+      this.dragEnd();
+      this.dragging = false; // no click follows
+    });
     // a drag that ends over a cell is no click on it
     view.addEventListener(
       "click",
