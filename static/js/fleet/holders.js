@@ -38,7 +38,9 @@ export class Holders {
     if (document.visibilityState !== "visible" && kind.asked) return;
     try {
       const answer = await fetch(`${this.address}?by=${name}`, { headers: { "HX-Request": "true" } });
-      if (answer.status === 200) kind.held = heldBy(await answer.json(), name);
+      // a proxy in front may answer with its own page to sign in on
+      const isOurs = answer.headers.get("Content-Type")?.startsWith("application/json");
+      if (answer.status === 200 && isOurs) kind.held = heldBy(await answer.json(), name);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error; // no connection: what was known stays, the stream says the rest
     } finally {
