@@ -77,6 +77,6 @@ export class History {
 
   say(text) {
     this.note.hidden = !text;
-    this.note.textContent = text;
+    if (this.note.textContent !== text) this.note.textContent = text;
   }
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { describe, test } from "node:test";
-import { shown } from "../../../../../static/js/live/ranges.js";
+import { describe, mock, test } from "node:test";
+import { History, shown } from "../../../../../static/js/live/ranges.js";
 
 const HOUR = { step: 60, seconds: 3600, until: 7200 };
 
@@ -14,4 +14,26 @@ describe("what is shown of a range", () => {
   ];
   for (const [name, times, span, note] of cases)
     test(name, () => assert.deepEqual(shown({ ...HOUR, times }), { span, note }));
+});
+
+test("a note that stays the same is written once: screen readers read out what is written", async () => {
+  const written = [];
+  const note = {
+    hidden: true,
+    get textContent() {
+      return written.at(-1) ?? "";
+    },
+    set textContent(text) {
+      written.push(text);
+    },
+  };
+  const bodies = [[], [], [3600, 7140]].map((times) => ({ ...HOUR, times }));
+  mock.method(globalThis, "fetch", async () => Response.json(bodies.shift()));
+  const history = new History(note);
+  for (const want of [false, false, true]) {
+    await history.get("/history/", { range: "1h" });
+    assert.equal(note.hidden, want);
+  }
+  mock.restoreAll();
+  assert.deepEqual(written, ["Nothing was measured in this range.", ""]);
 });
