@@ -84,6 +84,14 @@ def agent(live_app: LiveApp, browser: object) -> Agent:
     return Agent(live_app, node)
 
 
+def _without_parts(route: Route) -> None:
+    """Answer htmx with nothing new."""
+    if "hx-request" in route.request.headers:
+        route.fulfill(status=204)
+    else:
+        route.fallback()
+
+
 def chart(page: Page) -> Locator:
     """The first chart of a page, whose attributes say how many points and seconds it shows, and its newest values."""
     return page.locator("[data-chart]").first
@@ -252,6 +260,22 @@ def test_holders_come_and_go_on_a_nodes_page(sign_in: Any, agent: Agent) -> None
     (held,) = Allocation.objects.filter(pod_name="comes-and-goes")
     release_now(allocation_id=held.pk, reason="test", now=timezone.now(), actor="test")
     expect(row).not_to_contain_text("comes-and-goes")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_how_long_ago_is_by_the_servers_clock(sign_in: Any, agent: Agent, hours: int) -> None:
+    """VIEW-1 a browser whose clock is wrong moves the server's words on, and does not replace them."""
+    devices_health(node_name="n1", health={agent.uuids[0]: "Xid 79"}, actor=SYSTEM, now=timezone.now())
+    devices_health(node_name="n1", health={agent.uuids[0]: ""}, actor=SYSTEM, now=timezone.now())
+    page: Page = sign_in()
+    page.add_init_script(f"{{ const right = Date.now; Date.now = () => right() + {hours * 3_600_000}; }}")
+    page.route("**/*", _without_parts)  # which have the server's words
+    for path in ("/nodes/n1/", f"/devices/{Device.objects.get(node=agent.node, minor=0).pk}/"):
+        page.goto(path)
+        when = page.locator("#content .story time").first
+        written = when.inner_text()
+        expect(when).not_to_have_text(written)
+        expect(when).to_have_text(re.compile(r"^\d+ s ago$"))
 
 
 def test_the_first_lease_comes_and_the_last_one_goes(sign_in: Any, agent: Agent) -> None:

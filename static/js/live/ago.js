@@ -22,10 +22,13 @@ export function ago(seconds) {
   return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
 }
 
-export function keepTimes() {
+/** `served`: when the page was written by the server's clock, which counts: the browser's may be wrong. */
+export function keepTimes(served) {
+  const [{ responseStart }] = performance.getEntriesByType("navigation");
+  const ahead = Date.now() - (performance.now() - responseStart) - Date.parse(served);
   setInterval(() => {
     for (const time of document.querySelectorAll("time[datetime]")) {
-      const words = ago((Date.now() - Date.parse(time.dateTime)) / 1000);
+      const words = ago((Date.now() - ahead - Date.parse(time.dateTime)) / 1000);
       if (time.textContent !== words) time.textContent = words;
     }
   }, EVERY_MS);

@@ -63,4 +63,4 @@ const stream = new LiveStream(page.dataset.stream, {
     if (isOld(state, stream)) for (const cell of page.querySelectorAll("[data-now]")) cell.textContent = "–";
   },
 });
-keepTimes();
+keepTimes(page.dataset.served);

@@ -111,4 +111,4 @@ document.body.addEventListener("htmx:afterSettle", () => {
   showNow();
   showLinks();
 });
-keepTimes();
+keepTimes(page.dataset.served);
