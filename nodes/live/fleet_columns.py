@@ -64,7 +64,7 @@ class Figures:
 
     total: int
     used: int
-    """Allocated, or taken outside gpuplane."""
+    """Allocated, held or reserved for a pod that does not run yet, or taken outside gpuplane."""
     free: int
     """Not used and healthy, on a node that is ready."""
     unhealthy: int
@@ -103,7 +103,7 @@ def figures_of(rows: FleetRows, columns: Columns) -> Figures:
     gpu = devices.gpu
     given = np.maximum(columns[0], columns[1])[gpu]
     unhealthy = ~(devices.healthy & devices.present)[gpu]
-    used = (given > 0) | devices.stranger[gpu]
+    used = (given > 0) | devices.stranger[gpu] | rows.held[gpu]
     utilisation = columns[2][gpu]
     measured = utilisation[utilisation != UNKNOWN]
     return Figures(

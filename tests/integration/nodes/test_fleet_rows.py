@@ -14,6 +14,7 @@ from nodes.live.fleet_columns import COLUMNS, Figures, Flag, columns_of, figures
 from nodes.live.fleet_rows import FleetRows
 from nodes.live.samples import SampleView
 from nodes.models import Device, Node
+from nodes.selectors import device_counts
 from nodes.services import node_remove
 from storage.clock import database_now
 from tests.extender import bound, filtered, pod_manifest
@@ -79,6 +80,15 @@ def test_the_figures_count_the_gpus_of_the_fleet(fleet):
     assert figures_of(fleet, columns) == Figures(
         total=4, used=2, free=1, unhealthy=1, allocated_percent=12.5, utilisation_percent=45.5
     )
+
+
+def test_a_gpu_that_a_reservation_pod_has_for_nobody_is_used_in_all_figures(fleet):
+    """VIEW-1 SHARE-7 the numbers above the map are those of the overview."""
+    change(Device.objects.get(node__name="n2", minor=0), gpu_group="g1")
+    fleet.refresh()
+    figures = figures_of(fleet, columns_of(fleet, {}, now=1000.0))
+    (counts,) = device_counts()
+    assert (figures.used, figures.free) == (counts["used"], counts["free"]) == (1, 3)
 
 
 def test_an_empty_fleet_has_means_of_nothing(ledger_db):
