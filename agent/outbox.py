@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -88,6 +88,12 @@ class Outbox:
         self._sick.update({uuid: bool(reason) for uuid, reason in changes.items()})
         if changes:
             self._filled.set()
+
+    def forget_health(self, uuids: Collection[str]) -> None:
+        """Drop what is known of the health of devices that were removed: they may come again, in another state."""
+        for uuid in uuids:
+            self._health.pop(uuid, None)
+            self._sick.pop(uuid, None)
 
     def put_checkpoint(self, entries: Sequence[CheckpointEntry]) -> None:
         """Queue the kubelet's checkpoint."""

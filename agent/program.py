@@ -67,6 +67,8 @@ class Report(msgspec.Struct):
 
     at: float
     inventory: dict[str, Any] | None = None
+    gone: frozenset[str] = frozenset()
+    """UUIDs of devices that the last inventory had and this one lacks, though their types are listed."""
     health: Mapping[str, str] = {}
     columns: Mapping[str, Column] = {}
     checkpoint: Sequence[CheckpointEntry] | None = None
@@ -122,6 +124,7 @@ class Program:
         """Queue the report in the outbox; on the event loop."""
         if report.inventory is not None:
             self.outbox.put_inventory(report.inventory)
+        self.outbox.forget_health(report.gone)
         self.outbox.put_health(report.health)
         self.outbox.put_sample(report.columns, at=report.at)  # an empty one shows that the agent runs
         if report.details:
@@ -150,6 +153,10 @@ class Program:
         """The report of a scan."""
         report = Report(found.at, checkpoint=found.checkpoint)
         if found.machine is not None and found.machine != self.machine:
+            report.gone = _gone(self.machine, found.machine)
+            for uuid in report.gone:
+                self._reported.pop(uuid, None)
+                self._unconfirmed.pop(uuid, None)
             self.machine = found.machine
             report.inventory = inventory_of(self.node, self.machine)
         if found.reading is None:
@@ -281,6 +288,12 @@ def _with_lost(found: Machine, known: Machine) -> Machine:
     old = [link for link in known.links if minors & {link[0], link[1]}]
     devices = by_type_and_minor((*found.devices, *lost))
     return Machine(devices, tuple(sorted({*found.links, *old})), found.types)
+
+
+def _gone(before: Machine, after: Machine) -> frozenset[str]:
+    """UUIDs of devices that were removed; those of a type that cannot be listed now may still be there."""
+    listed = {device.uuid for device in before.devices if device.type in after.types}
+    return frozenset(listed - {device.uuid for device in after.devices})
 
 
 def inventory_of(node: str, machine: Machine) -> dict[str, Any]:

@@ -125,6 +125,17 @@ def test_an_inventory_that_is_asked_for_again_has_the_health_of_now() -> None:
     assert [one["healthy"] for one in again.inventory["devices"]] == [False, True]
 
 
+def test_health_of_devices_that_were_removed_is_dropped() -> None:
+    """NODE-2 nothing of it is sent, and it takes no memory."""
+    outbox = Outbox()
+    for number in range(100):
+        outbox.put_health({f"MIG-{number}": "Xid 79"})
+        outbox.forget_health({f"MIG-{number}"})
+    assert outbox.next_change() is None
+    outbox.put_inventory({**BODY, "devices": [{"uuid": "MIG-7"}]})
+    assert outbox.next_change() == StateChange(inventory={**BODY, "devices": [{"uuid": "MIG-7"}]}, version=1)
+
+
 def test_details_are_said_once_a_session_and_when_they_change() -> None:
     """NODE-2 the newest ones; a session that begins anew is told again."""
     silent = Outbox()

@@ -159,6 +159,26 @@ def test_mig_instances_come_and_go_with_their_layout() -> None:
     assert not any({"mig", "parent", "profile"} & device.keys() for device in whole["devices"])
 
 
+def test_instances_that_come_again_have_the_health_of_now() -> None:
+    """NODE-2 an instance may come again with its UUID: what was wrong when it was removed is forgotten."""
+    told = Told(machine="mig-4")
+    cut = told.source._build
+    told.program.enqueue(told.look())
+    told.source.fall_sick(0, "Xid 79")
+    told.program.enqueue(told.look())
+    told.source._build = msgspec.structs.replace(cut, mig=None)
+    told.program.enqueue(told.look(later=MACHINE_SECONDS))
+    told.source.recover(0)
+    for _ in range(GOOD_SCANS):
+        told.program.enqueue(told.look())
+    told.source._build = cut
+    told.program.enqueue(told.look(later=MACHINE_SECONDS))
+    change = told.program.outbox.next_change()
+    assert change is not None
+    assert change.inventory is not None
+    assert [one["uuid"] for one in change.inventory["devices"] if not one.get("healthy", True)] == []
+
+
 def test_instances_stay_with_a_gpu_that_vanishes() -> None:
     """NODE-1 their holders are still known."""
     told = Told(machine="mig-4")
