@@ -40,7 +40,8 @@ class GrownNodes:
         self._meters = meters
         self._occupancy = occupancy
         self._url = url
-        self._agents: dict[str, tuple[SimNode, asyncio.Task[None]]] = {}
+        self._agents: dict[str, tuple[str, SimNode, asyncio.Task[None]]] = {}
+        """Node's name → its UID, what it has, its agent."""
 
     async def run(self) -> None:
         """Start and end agents until cancelled."""
@@ -55,8 +56,8 @@ class GrownNodes:
         ready = {
             node["metadata"]["name"]: node for node in self._store.list(NODES) if is_grown(node) and is_ready(node)
         }
-        for name, (node, task) in list(self._agents.items()):
-            if name not in ready:
+        for name, (uid, node, task) in list(self._agents.items()):
+            if name not in ready or ready[name]["metadata"]["uid"] != uid:
                 task.cancel()
                 del self._agents[name]
                 self._meters.remove(name)
@@ -65,7 +66,7 @@ class GrownNodes:
             if name not in self._agents:
                 node = node_of(found)
                 self._occupancy.node_came(node)
-                self._agents[name] = node, group.create_task(self._agent(node))
+                self._agents[name] = found["metadata"]["uid"], node, group.create_task(self._agent(node))
 
     async def _agent(self, node: SimNode) -> None:
         signals = self._meters.add(node, seed=zlib.crc32(node.name.encode()))

@@ -140,10 +140,12 @@ async def test_agents_come_and_go_with_their_nodes(
 ) -> None:
     """One for each node of a NodePool that is ready, with a token for it."""
     running: dict[str, str] = {}
+    models: list[str] = []
 
     class Stub:
         def __init__(self, node: Any, _index: int, *, token: str, **_: Any) -> None:
             self.name, running[node.name] = node.name, token
+            models.append(node.kind.model)
 
         async def run(self) -> None:
             try:
@@ -160,6 +162,10 @@ async def test_agents_come_and_go_with_their_nodes(
     await until(lambda: "b200-1" in running)
     assert list(running) == ["b200-1"], "the fleet's own nodes have their agents"
     assert tokens.review(running["b200-1"], ["gpuplane"])["authenticated"]
+    store.delete(NODES, "", "b200-1")
+    store.node("b200-1", labels={NODEPOOL_LABEL: "l4"})
+    await until(lambda: len(models) == 2)
+    assert models == ["B200", "L4"], "a node that is made again under its name has another agent"
     store.delete(NODES, "", "b200-1")
     await until(lambda: not running)
     work.cancel()
