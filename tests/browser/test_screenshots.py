@@ -45,6 +45,7 @@ PAGES = {
     "pending": "/pending/",
     "events": "/events/",
     "what-if": "/simulate/",
+    "tokens": "/tokens/",
 }
 SETTLED = "() => document.querySelector('.live')?.dataset.state !== 'connecting'"
 
