@@ -102,7 +102,8 @@ def notice_silent(*, now: datetime, listening_since: datetime | None) -> Noticed
     """Make nodes suspect after 10 s of silence, not ready after 40 s, ready again when heard.
 
     `now` by the database's clock; `listening_since` from `listening_since_of`, or when that clock was set forward since
-    (`storage.clock.StepClock`); None: no process listens, nothing changes. Each node changes in a transaction of its own; idempotent.
+    (`storage.clock.StepClock`); None: no process listens, nothing changes. Each node changes in a transaction of its
+    own; idempotent.
     """
     found: dict[NodeState, list[str]] = {NodeState.SUSPECT: [], NodeState.NOT_READY: [], NodeState.READY: []}
     if listening_since is None:
