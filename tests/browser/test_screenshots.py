@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from nodes.models import Device
 from tests.browser import groups, growth, models, queues
@@ -93,6 +93,18 @@ def test_every_page(sign_in: Any, agent: Agent, plugged: Agent, slot: str, size:
         assert page.evaluate("document.documentElement.dataset.bsTheme") == theme
         taken = page.screenshot(path=FOLDER / f"{name}-{theme}-{size}.png", full_page=True)
         assert len(taken) > 10_000, "a page that shows nothing"
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1920])
+def test_the_list_of_waiting_pods_fits_its_card(sign_in: Any, width: int) -> None:
+    """VIEW-1 a long reason is cut with an ellipsis, and does not push aside since when its pod waits."""
+    page: Page = sign_in()
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto("/")
+    table = page.locator(".table-responsive", has=page.get_by_text("queue training holds").first)
+    expect(table.locator("time").first).to_be_visible()
+    assert table.evaluate("(element) => element.scrollWidth - element.clientWidth") <= 0
+    assert table.locator(".clip").first.evaluate("(cell) => cell.clientWidth") > 100
 
 
 def test_the_sign_in_page(page: Page) -> None:
