@@ -107,6 +107,14 @@ def test_the_list_of_waiting_pods_fits_its_card(sign_in: Any, width: int) -> Non
     assert table.locator(".clip").first.evaluate("(cell) => cell.clientWidth") > 100
 
 
+def test_what_a_scheduler_has_not_said_yet_is_whole_sentences(sign_in: Any) -> None:
+    """VIEW-3 on the page of a pod that nothing was said about."""
+    page: Page = sign_in()
+    page.goto("/pending/research/fit-1/")
+    says = "default-scheduler has said nothing yet. It has not asked gpuplane about this pod."
+    expect(page.locator("#scheduler-says")).to_have_text(says)
+
+
 def test_the_sign_in_page(page: Page) -> None:
     """Before anybody is signed in."""
     FOLDER.mkdir(exist_ok=True)
