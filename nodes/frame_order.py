@@ -40,6 +40,7 @@ def frame_accept(*, node: Node, frame: FrameStamp, now: datetime) -> None:
         Q(frame_stored_at=None)
         | Q(frame_time__lt=frame.time)
         | Q(frame_stored_at__lte=now - timedelta(seconds=OTHER_BOOT_SECONDS))
+        | Q(frame_stored_at__gt=now)  # the clock was set back since
     )
     newest = Node.objects.filter(Q(frame_boot=frame.boot, frame_seq__lt=frame.seq) | other_boot, pk=node.pk)
     values = {"frame_boot": frame.boot, "frame_seq": frame.seq, "frame_time": frame.time, "frame_stored_at": now}

@@ -90,7 +90,8 @@ async def test_an_older_frame_comes_after_a_newer_one(newer: AgentFrame, older: 
     assert await sync_to_async(state)() == said
 
 
-async def test_another_boot_is_taken_in_the_end() -> None:
+@pytest.mark.parametrize("ago", [OTHER_BOOT_SECONDS, -3600], ids=["a minute later", "the database's clock is set back"])
+async def test_another_boot_is_taken_in_the_end(ago: float) -> None:
     """NODE-2 an agent whose clock was set back before it restarted is not refused for long."""
     session = await process()
     await session.take(Inventory("b0", 2, 902.0, MACHINE), now=1.0, epoch=1_001.0)
@@ -98,7 +99,7 @@ async def test_another_boot_is_taken_in_the_end() -> None:
     early = await (await process()).take(frame, now=100.0, epoch=1_100.0)
     assert early is not None
     assert early.again
-    await sync_to_async(Node.objects.update)(frame_stored_at=database_now() - timedelta(seconds=OTHER_BOOT_SECONDS))
+    await sync_to_async(Node.objects.update)(frame_stored_at=database_now() - timedelta(seconds=ago))
     again = await (await process()).take(frame, now=100.0, epoch=1_100.0)
     assert again is not None
     assert again.problem == ""
