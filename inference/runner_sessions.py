@@ -126,9 +126,14 @@ def desired(*, node: str, session: int, now: datetime) -> list[DesiredSlot]:
 
 
 def _without_room(slots: Sequence[Slot], running: Mapping[str, DesiredSlot], room: int) -> list[Slot]:
-    """Planned slots for which `room` bytes do not suffice. Those that the runner has started keep their place."""
+    """Planned slots for which `room` bytes do not suffice. Those that were sent before keep their place."""
+
+    def rank(slot: Slot) -> tuple[bool, datetime]:
+        bound_at = None if slot.allocation is None else slot.allocation.bound_at
+        return slot.state == State.PLANNED, bound_at or slot.planned_at
+
     found = []
-    for slot in sorted(slots, key=lambda slot: slot.state == State.PLANNED):
+    for slot in sorted(slots, key=rank):
         room -= (size := len(encode_slot(running[slot.pk])))
         if room < 0 and slot.state == State.PLANNED:
             room += size

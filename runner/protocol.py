@@ -188,7 +188,7 @@ def encode(frame: RunnerFrame | ServerFrame) -> bytes:
         body = _encoder.encode(msgspec.structs.replace(frame, slots=bare))
     if isinstance(frame, Offer):
         sources = frame.sources
-        while len(body) > FRAME_LIMIT:
+        while sources and len(body) > FRAME_LIMIT:
             sources = sources[: len(sources) * FRAME_LIMIT // len(body)]
             body = _encoder.encode(msgspec.structs.replace(frame, sources=sources))
     return body

@@ -115,7 +115,12 @@ def _not_ready(slot: Slot, now: datetime) -> Verdict | None:
 
 
 def _without_memory(slot: Slot, now: datetime) -> Verdict | None:
-    """One that waits longer than slots take to go: by the next plan it may be elsewhere."""
+    """One that waits longer than slots take to go: by the next plan it may be elsewhere.
+
+    Memory that is held is not waited for: its bind is under way, or collection undoes it.
+    """
+    if slot.allocation is not None and slot.allocation.state in LIVE:
+        return None
     seconds = settings.GPUPLANE_SLOT_START_SECONDS + settings.GPUPLANE_SLOT_DRAIN_SECONDS
     if now - slot.planned_at <= timedelta(seconds=seconds):
         return None

@@ -15,6 +15,7 @@ from allocations.models import Allocation
 from inference.choices import RunnerState, State
 from inference.models import Model, Runner, Slot
 from inference.rounds.failures import BACK_OFF, read_failures
+from inference.rounds.tidying import tidy
 from inference.runner_liveness import notice_silent
 from nodes.models import Device, Node
 from storage.clock import database_now
@@ -131,6 +132,20 @@ def test_an_evicted_slot_whose_process_does_not_end(world: SlotWorld, settings: 
     world.round()
     assert world.slots() == [("old", "n1", [0], "draining"), ("new", "n2", [0], "planned")]
     all_is_well()
+
+
+def test_memory_that_is_held_is_not_waited_for(world: SlotWorld) -> None:
+    """SLOT-2 a slot whose bind is under way is not ended for want of memory."""
+    world.model(memory=30)
+    world.runner(memory=40)
+    world.requests()
+    world.round()
+    Allocation.objects.update(state="reserved", bound_at=None)
+    world.age(100_000)
+    assert tidy(now=database_now()) == 0
+    Slot.objects.update(allocation=None)
+    assert tidy(now=database_now()) == 1
+    assert Slot.objects.get().reason.startswith("its memory was not free within")
 
 
 def test_a_runtime_that_never_gets_ready(world: SlotWorld) -> None:
