@@ -44,9 +44,9 @@ def notice_silent_runners() -> None:
         return
     if heard and since is None:
         return  # nobody listens
-    look = CLOCK.look()
-    counted = [moment for moment in (since, look.even_since) if moment is not None]
-    found = runner_liveness.notice_silent(now=look.now, listening_since=max(counted, default=None))
+    reading = CLOCK.read()
+    counted = [moment for moment in (since, reading.even_since) if moment is not None]
+    found = runner_liveness.notice_silent(now=reading.now, listening_since=max(counted, default=None))
     if any(found.values()):
         log.info("runners.noticed", **{state.value: nodes for state, nodes in found.items()})
 
@@ -62,9 +62,9 @@ def recount_active() -> None:
 @shared_task(name="inference.tasks.dispatch_requests", ignore_result=True)
 def dispatch_requests() -> None:
     """End gateways that are silent and what they served, and give free places to who waits (every 5 s)."""
-    look = CLOCK.look()
-    now = look.now
-    ended = gateways.end_silent(now=now, even_since=look.even_since)
+    reading = CLOCK.read()
+    now = reading.now
+    ended = gateways.end_silent(now=now, even_since=reading.even_since)
     started = gateways.fail_orphans(now=now, queue_length=settings.GPUPLANE_QUEUE_LENGTH)
     started += gateways.dispatch_waiting(now=now, queue_length=settings.GPUPLANE_QUEUE_LENGTH)
     if ended or started:

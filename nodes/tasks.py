@@ -44,10 +44,10 @@ def notice_silent_agents() -> None:
     except REDIS_ERRORS as error:
         log.warning("nodes.silence_unknown", why=str(error))
         return
-    look = CLOCK.look()
-    if since is not None and look.even_since is not None:
-        since = max(since, look.even_since)
-    noticed = agent_liveness.notice_silent(now=look.now, listening_since=since)
+    reading = CLOCK.read()
+    if since is not None and reading.even_since is not None:
+        since = max(since, reading.even_since)
+    noticed = agent_liveness.notice_silent(now=reading.now, listening_since=since)
     if noticed != agent_liveness.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
 

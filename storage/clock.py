@@ -16,7 +16,7 @@ from storage.cursors import on_postgresql
 CLOCK: Final = "SELECT clock_timestamp()"
 """PostgreSQL's clock, for a pipeline."""
 STEP: Final = timedelta(seconds=1)
-"""A clock that gained more than this on the monotonic clock between two looks was set forward."""
+"""A clock that gained more than this on the monotonic clock between two readings was set forward."""
 
 
 def database_now() -> datetime:
@@ -43,7 +43,7 @@ class RunningClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClockReading:
     """A reading of the database's clock. `even_since`: since when it runs without a step, None: no step was seen."""
 
     now: datetime
@@ -64,10 +64,10 @@ class StepClock:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._latest_origin: datetime | None = None
-        """The latest moment at which the monotonic clock may have been 0, by the look before."""
+        """The latest moment at which the monotonic clock may have been 0, by the reading before."""
         self._stepped_at: float | None = None
 
-    def look(self) -> Look:
+    def read(self) -> ClockReading:
         """Read the database's clock. A query that takes long is no step."""
         before = self._monotonic()
         now = self._read()
@@ -78,5 +78,5 @@ class StepClock:
             if known is not None and earliest_origin - known > STEP:
                 self._stepped_at = after
             if self._stepped_at is None:
-                return Look(now)
-            return Look(now, now - timedelta(seconds=after - self._stepped_at))
+                return ClockReading(now)
+            return ClockReading(now, now - timedelta(seconds=after - self._stepped_at))

@@ -52,7 +52,8 @@ def end(gateway_id: str, *, now: datetime) -> None:
 def end_silent(*, now: datetime, even_since: datetime | None = None) -> int:
     """End gateways that have not been heard of. Returns their number.
 
-    `even_since`: of `storage.clock.Look`; a gateway is given as long to renew its row after the clock was set forward.
+    `even_since`: of `storage.clock.ClockReading`; after the clock was set forward a gateway is given as long to renew
+    its row.
     """
     before = now - timedelta(seconds=SILENT_SECONDS)
     if even_since is not None and even_since > before:

@@ -45,11 +45,11 @@ def test_a_step_of_the_databases_clock_is_seen(passed: float, gained: float, wan
     """SLOT-2 SLOT-9 what it gains on the process's monotonic clock is a step; silence counts from then on."""
     monotonic, moment = [100.0], [AT]
     clock = StepClock(read=lambda: moment[0], monotonic=lambda: monotonic[0])
-    assert clock.look().even_since is None
+    assert clock.read().even_since is None
     monotonic[0] += passed
     moment[0] += timedelta(seconds=gained)
     expected = None if want is None else moment[0] - timedelta(seconds=want)
-    assert clock.look().even_since == expected
+    assert clock.read().even_since == expected
 
 
 def test_a_step_stays_known_when_the_clock_is_set_back() -> None:
@@ -59,8 +59,8 @@ def test_a_step_stays_known_when_the_clock_is_set_back() -> None:
     for passed, gained in ((0, 0), (5, 3605), (5, -3595)):
         monotonic[0] += passed
         moment[0] += timedelta(seconds=gained)
-        look = clock.look()
-    assert look.even_since == moment[0] - timedelta(seconds=5)
+        reading = clock.read()
+    assert reading.even_since == moment[0] - timedelta(seconds=5)
 
 
 def test_a_slow_query_is_no_step() -> None:
@@ -76,4 +76,4 @@ def test_a_slow_query_is_no_step() -> None:
     clock = StepClock(read=read, monotonic=lambda: monotonic[0])
     for wait in (0.0, 90.0, 0.0):
         waits[0] = wait
-        assert clock.look().even_since is None
+        assert clock.read().even_since is None
