@@ -3,7 +3,8 @@
     access.errors.Conflict
     ├── LostRace        another request took a device first
     ├── MovedOn         the allocation is no longer in the state that the caller saw
-    │   └── Overtaken   another attempt has taken the reservation up, and finishes it
+    │   ├── Overtaken      another attempt has taken the reservation up, and finishes it
+    │   └── NewerDecision  somebody else has decided about the queues meanwhile
     └── PodHasOne       the pod has another live allocation
 
 All are temporary: reading again and deciding again may succeed.
@@ -29,6 +30,13 @@ class Overtaken(MovedOn):
 
     def __init__(self) -> None:
         super().__init__("another attempt has taken the reservation up")
+
+
+class NewerDecision(MovedOn):
+    """A decision about the queues is no longer the latest."""
+
+    def __init__(self) -> None:
+        super().__init__("a newer decision about the queues was made meanwhile")
 
 
 class PodHasOne(Conflict):

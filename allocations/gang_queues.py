@@ -1,7 +1,8 @@
 """The queue in which the pods of a gang count: that of the gang's oldest pod.
 
 Called by the queueing loop and by whoever shows or adds up what queues hold. Invariant: for all of them a pod that
-holds devices counts in the same queue, whatever its own label names.
+holds devices counts in the same queue, whatever its own label names, but for the moments in which the loop does not
+look at its gang's oldest pod: kube-scheduler has not asked for it lately, or its node is gone.
 """
 
 from __future__ import annotations
@@ -71,5 +72,9 @@ def waits_in(membership: Membership, namespace: str, queues: StoredQueues, by_ga
 
 def counts_in(membership: Membership, namespace: str, queues: StoredQueues, by_gang: Mapping[str, str]) -> str:
     """The queue in which a pod that holds devices counts. `by_gang`: `gang_queues`."""
-    queue = waits_in(membership, namespace, queues, by_gang)
+    return known_queue(waits_in(membership, namespace, queues, by_gang), queues)
+
+
+def known_queue(queue: str, queues: StoredQueues) -> str:
+    """The queue, or the default one where there is none of that name, or it was left out."""
     return queue if queue in queues.tree.queues else DEFAULT

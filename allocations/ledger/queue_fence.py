@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from django.db.models import F
 
-from allocations.errors import MovedOn
+from allocations.errors import NewerDecision
 from allocations.models import QueueFence
 from storage import fencing
 from storage.transactions import atomic_retry
@@ -39,7 +39,7 @@ def read_fence() -> Fence:
 
 
 def pass_fence(fence: Fence) -> None:
-    """Count an admission in the current transaction. Raises MovedOn when the decision is no longer the latest."""
+    """Count an admission in the current transaction. Raises NewerDecision when the decision is no longer the latest."""
     ours = QueueFence.objects.filter(pk=fencing.ONLY, number=fence.number, admissions=fence.admissions)
     if not ours.update(admissions=F("admissions") + 1):
-        raise MovedOn("a newer decision about the queues was made meanwhile")
+        raise NewerDecision

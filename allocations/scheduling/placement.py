@@ -29,7 +29,7 @@ from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import EXPLAINED_UP_TO, NodeRows, plan
 from allocations.engine.snapshot import Snapshot
-from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.errors import LostRace, MovedOn, NewerDecision, PodHasOne
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.external_holders import external_holder_set
 from allocations.ledger.hold import NewHold, hold_all
@@ -312,7 +312,7 @@ def hold_workloads(
     """Hold the devices of these workloads in this order, each whole: the allocations, None where a race was lost.
 
     Several share a transaction; where that loses a race, each is held alone. There is no retry here: the caller decides
-    about all of them again. Raises MovedOn when others have decided meanwhile.
+    about all of them again. Raises NewerDecision when others have decided meanwhile.
     """
     held: list[list[uuid.UUID] | None] = []
     for batch in _batches(workloads):
@@ -341,7 +341,9 @@ def _batches(workloads: Sequence[Sequence[NewHold]]) -> Iterator[list[Sequence[N
 def _hold_whole(holds: Sequence[NewHold], fence: Fence, now: datetime) -> list[uuid.UUID] | None:
     try:
         made = hold_all(holds, fence=fence, now=now)
-    except (LostRace, PodHasOne) as error:
+    except NewerDecision:
+        raise
+    except (LostRace, PodHasOne, MovedOn) as error:
         log.info("placement.race_lost", pods=len(holds), first=holds[0].terms.holder.label, error=str(error))
         return None
     fence.admissions += 1

@@ -47,7 +47,7 @@ Admitted = tuple[WaitingRow, UUID]
 def admit(inputs: RoundInput, workloads: Sequence[Sequence[Admission]], *, fence: Fence) -> list[Admitted]:
     """Hold the devices of these workloads, in this order; the pods of those that were admitted.
 
-    Raises MovedOn when others have decided meanwhile.
+    Raises NewerDecision when others have decided meanwhile.
     """
     rows = [[inputs.waiting[one.pod] for one in workload] for workload in workloads]
     holds = [

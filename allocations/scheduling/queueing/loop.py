@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from allocations.errors import MovedOn
+from allocations.errors import NewerDecision
 from allocations.models import GangState, PodRefusal, QueueState
 from allocations.scheduling.queueing.rounds import Rounds
 from allocations.scheduling.round_loop import Pace, Round, run_rounds
@@ -37,11 +37,11 @@ def _rounds(cluster: Cluster | None) -> Iterator[tuple[Waker, Round]]:
 def run_round(rounds: Rounds) -> float:
     """One round; the seconds until the next. One that a REST claim came before is followed by another at once.
 
-    Raises MovedOn when another worker has begun.
+    Raises NewerDecision when another worker has begun.
     """
     try:
         return 0.0 if rounds.run().again else MOST_SECONDS
-    except MovedOn:
+    except NewerDecision:
         if not rounds.is_latest():
             raise
         return 0.0

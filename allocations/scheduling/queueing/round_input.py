@@ -17,7 +17,7 @@ from allocations.engine.queueing.members import WaitingPod, group_into_workloads
 from allocations.engine.queueing.rounds import DecisionInput
 from allocations.engine.queueing.workloads import Age, Gang, Member, Running, holds_whole
 from allocations.engine.snapshot import Snapshot
-from allocations.gang_queues import GangPod, counts_in, gang_queues
+from allocations.gang_queues import GangPod, counts_in, gang_queues, known_queue
 from allocations.models import GangState
 from allocations.queued_pod import QueuedPod
 from allocations.scheduling.queueing.idle_pods import idle_holders
@@ -34,7 +34,6 @@ from claims.choices import Phase
 from claims.membership import Membership, is_queued, queue_of
 from claims.models import GpuGang
 from claims.queue_manifests import GangFields, parse_gang_spec
-from claims.queue_tree import DEFAULT
 from claims.queues import StoredQueues, stored_queues
 from kube.node_rules import NodeTraits, is_restricted, refusal_of
 
@@ -250,7 +249,7 @@ def _in_queue_of_gang(one: Running, by_gang: Mapping[str, str], queues: StoredQu
     queue = by_gang.get(one.gang, one.queue)
     if queue == one.queue:
         return one
-    return msgspec.structs.replace(one, queue=queue if queue in queues.tree.queues else DEFAULT)
+    return msgspec.structs.replace(one, queue=known_queue(queue, queues))
 
 
 class _Rules:

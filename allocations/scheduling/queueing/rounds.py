@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from allocations.engine.queueing.rounds import Admission, QueueDecision, decide
+from allocations.errors import NewerDecision
 from allocations.ledger.queue_fence import raise_fence, read_fence
 from allocations.models import PodRefusal, QueueState
 from allocations.scheduling.queueing.admission import Admitted, admit, remove_gates, remove_stale_gates
@@ -58,7 +59,7 @@ class Rounds:
         self._protected: dict[str, datetime] = {}
 
     def run(self) -> RoundResult:
-        """Run one round. Raises MovedOn when another worker has raised the fence, or a REST claim came in between."""
+        """Run one round. Raises NewerDecision when another worker has raised the fence, or a REST claim came before."""
         self._fence.admissions = read_fence().admissions
         inputs = self._reader.read(self._protected)
         now = inputs.now
@@ -73,7 +74,12 @@ class Rounds:
         decided = decide(inputs.decision_input)
         ready, later = _by_workload(inputs, decided)
         open_to(inputs, ready)
-        admitted = admit(inputs, ready, fence=self._fence)
+        try:
+            admitted = admit(inputs, ready, fence=self._fence)
+        except NewerDecision:
+            if self.is_latest():
+                keep_for_takers(inputs, later)  # the next round may come late, and the devices are free by then
+            raise
         note_admitted([row for row, _ in admitted], now)
         self._ungate([(row, id_) for row, id_ in admitted if row.pod.gated], now)
         keep_for_takers(inputs, later)

@@ -11,7 +11,7 @@ from django.db.models import F
 
 from allocations import ledger
 from allocations.choices import State
-from allocations.errors import MovedOn
+from allocations.errors import MovedOn, NewerDecision
 from allocations.ledger.queue_fence import raise_fence
 from allocations.models import Allocation, GangState, QueueFence
 from allocations.scheduling import placement
@@ -248,8 +248,30 @@ def test_a_claim_over_rest_comes_before_a_round(queues: Queues, monkeypatch: pyt
     queues.pod("above", gang="ring")
     queues.world.node("n2", gpus=1)
     raise_fence()
-    with pytest.raises(MovedOn):
+    with pytest.raises(NewerDecision):
         run_round(rounds)
+    assert queues.world.live() == 2
+
+
+def test_a_node_that_goes_during_a_round(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-8 its pods wait for the next round, and those of other nodes are admitted."""
+    queues.world.node("n1", gpus=1)
+    queues.world.node("n2", gpus=1)
+    queues.queue("research", quotas=[{"deserved": 2}])
+    queues.pod("a", queue="research")
+    queues.pod("b", queue="research")
+    hold_all = placement.hold_all
+
+    def without_n1(holds: Sequence[Any], **options: Any) -> Any:
+        if any(one.decision.node == "n1" for one in holds):
+            raise MovedOn("the node is gone")
+        return hold_all(holds, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "hold_all", without_n1)
+        queues.round()
+        assert list(Allocation.objects.values_list("node__name", flat=True)) == ["n2"]
+    queues.round()
     assert queues.world.live() == 2
 
 

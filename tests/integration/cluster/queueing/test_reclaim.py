@@ -6,11 +6,16 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.db.models import F
 
+from allocations.errors import NewerDecision
 from allocations.ledger.device_reservations import keep
-from allocations.models import QueueReservation
+from allocations.models import QueueFence, QueueReservation
 from allocations.queue_overviews import queue_tree
 from allocations.queue_statuses import queue_statuses
+from allocations.scheduling import placement
+from allocations.scheduling.queueing.loop import run_round
+from allocations.scheduling.queueing.rounds import Rounds
 from claims.models import GpuQueue
 from kube.keys import QUEUE_LABEL
 from nodes.models import Device, Node
@@ -206,6 +211,27 @@ def test_what_is_left_of_a_device_that_is_kept(queues: Queues, first: str) -> No
     gone(queues, "r1")
     queues.settle()
     assert queues.bind("pair") == "n1"
+
+
+def test_a_round_that_is_overtaken_keeps_devices_for_who_waits(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QUEUE-3 a device that was open to one who goes now is kept again where a REST claim came before it."""
+    one_borrower(queues)
+    sharer(queues, "pair", "pair")
+    queues.settle()
+    sharer(queues, "some", "some")
+
+    def overtaken(*_: object) -> None:
+        QueueFence.objects.update(admissions=F("admissions") + 1)
+        raise NewerDecision
+
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "_hold_whole", overtaken)
+        assert run_round(Rounds(queues.world.backends.cluster)) == 0
+    uid = queues.world.server.pods[NAMESPACE, "pair"]["metadata"]["uid"]
+    assert list(Device.objects.exclude(kept_for="").values_list("kept_for", flat=True)) == [uid, uid]
+    queues.world.claim("little", count=1, core=5)
+    queues.world.pod("stranger", claim="little")
+    assert queues.world.filter("stranger") is None
 
 
 def test_a_pod_that_is_being_deleted_is_waited_for(queues: Queues) -> None:
