@@ -1,8 +1,7 @@
 """Pools as the plan reads them: what their nodes have, whom they take, how many may still be made.
 
-`fields_of` parses a NodePool; `refusal` says whether its nodes would take a pod. Invariants: where a
-NodePool allows several values of a label, the pod's rules select one (its picks); pods with different picks never share
-a node.
+`fields_of` parses a NodePool; `verdict_of` says whether its nodes would take a pod. Invariants: where a NodePool allows
+several values of a label, the pod's rules select one (its picks) or exclude some.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ _AT_MOST: Final = {"Lt": -1, "Lte": 0}
 
 Picks = dict[str, str]
 """Label → value, of labels that the pool leaves open."""
+Excluded = Mapping[str, Sequence[str]]
+"""Label → sorted values that a node must not have, of labels that the pool leaves open and Karpenter knows."""
 
 
 def fields_of(pool: NodePool) -> dict[str, Any]:
@@ -117,28 +118,15 @@ def _is_within(value: str, bounds: Bounds) -> bool:
     return value.isdecimal() and (least is None or int(value) >= least) and (most is None or int(value) <= most)
 
 
-class _Verdict(NamedTuple):
-    """`why`: why no node of the pool takes the pod, empty where one does; `excluded`: label → values that its node must
-    not have, of labels that the pool leaves open and Karpenter knows.
-    """
+class Verdict(NamedTuple):
+    """`why`: why no node of the pool takes the pod, empty where one does; `picks`, `excluded`: what it asks of one."""
 
     why: str
     picks: Picks
-    excluded: Mapping[str, Sequence[str]]
+    excluded: Excluded
 
 
-def refusal(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
-    """(why no node of the pool takes the pod, empty where one does; the picks that it takes)."""
-    verdict = _verdict(spec, pool)
-    return verdict.why, verdict.picks
-
-
-def excluded_values(spec: PodSpec, pool: Pool) -> Mapping[str, Sequence[str]]:
-    """Label → sorted values that a node of the pool must not have for the pod, beside its picks."""
-    return _verdict(spec, pool).excluded
-
-
-def _verdict(spec: PodSpec, pool: Pool) -> _Verdict:
+def verdict_of(spec: PodSpec, pool: Pool) -> Verdict:
     """Of the first term of the required node affinity that a node of the pool meets, else of the first."""
     first, *others = (_judged(one, pool) for one in _alternatives(spec))
     return next((verdict for verdict in (first, *others) if not verdict.why), first)
@@ -163,7 +151,7 @@ def _label_rules(spec: PodSpec) -> list[NodeSelectorRequirement]:
     return selected
 
 
-def _judged(spec: PodSpec, pool: Pool) -> _Verdict:
+def _judged(spec: PodSpec, pool: Pool) -> Verdict:
     """The verdict on a pod with one term."""
     picks: Picks = {}
     some: dict[str, str] = {}
@@ -185,11 +173,11 @@ def _judged(spec: PodSpec, pool: Pool) -> _Verdict:
             some[key] = passing[0]
             excluded[key] = sorted(set(allowed).difference(passing))
         elif allowed:
-            return _Verdict(AFFINITY if selected is None else SELECTOR, {}, {})
+            return Verdict(AFFINITY if selected is None else SELECTOR, {}, {})
         else:
             excluded[key] = sorted({one for rule in own if rule.operator == "NotIn" for one in rule.values or ()})
     traits = NodeTraits("", {**pool.labels, **some, **picks}, msgspec.convert(pool.taints, _TAINTS))
-    return _Verdict(refusal_of(spec, traits), picks, {key: values for key, values in excluded.items() if values})
+    return Verdict(refusal_of(spec, traits), picks, {key: values for key, values in excluded.items() if values})
 
 
 def most_of(pool: Pool, *, coming: int) -> int | None:

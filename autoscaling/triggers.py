@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from autoscaling.models import Pool
-from autoscaling.pools import Picks, excluded_values, known_labels
+from autoscaling.pools import Excluded, Picks, known_labels
 from kube.karpenter import INSTANCE_TYPE_LABEL
 from kube.keys import COMPONENT_LABEL, GROUP, IN_USE_LABEL, NATIVE_GPU, NODEPOOL_LABEL, TRIGGER
 from kube.names import LABEL_LONGEST
@@ -51,13 +51,11 @@ class Need(msgspec.Struct, frozen=True, omit_defaults=True):
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:32]
 
 
-def need_of(pods: Sequence[Pod], pool: Pool, picks: Picks, types: Iterable[str]) -> Need:
-    """What these pods ask of a node of the pool."""
+def need_of(pods: Sequence[Pod], pool: Pool, picks: Picks, excluded: Excluded, types: Iterable[str]) -> Need:
+    """What these pods ask of a node of the pool. `picks`, `excluded`: those of the plan's entry."""
     selector = dict(picks)
     tolerations: dict[str, dict[str, str]] = {}
-    excluded: set[tuple[str, tuple[str, ...]]] = set()
     for pod in pods:
-        excluded |= {(key, tuple(values)) for key, values in excluded_values(pod.spec, pool).items()}
         selector |= known_labels(pool, pod.spec.node_selector or {})
         for one in pod.spec.tolerations or ():
             if one.key in _OF_EVERY_POD and one.effect == NO_EXECUTE:
@@ -66,7 +64,8 @@ def need_of(pods: Sequence[Pod], pool: Pool, picks: Picks, types: Iterable[str])
             tolerations[str(sorted(plain.items()))] = plain
     selector.pop(HOSTNAME, None)
     tolerated = tuple(tolerations[key] for key in sorted(tolerations))
-    return Need(dict(sorted(selector.items())), tolerated, tuple(sorted(types)), tuple(sorted(excluded)))
+    barred = tuple(sorted((key, tuple(values)) for key, values in excluded.items()))
+    return Need(dict(sorted(selector.items())), tolerated, tuple(sorted(types)), barred)
 
 
 def trigger_name(model: str, request_id: int, ordinal: int, *, scope: str) -> str:

@@ -21,8 +21,9 @@ from audit.services import record
 from autoscaling import shapes
 from autoscaling.choices import ACTIVE, COMING, TAKEN_UP, TriggerState
 from autoscaling.models import PodGrowth, ScalingRequest, Trigger
+from autoscaling.rounds.entries import Entry
 from autoscaling.rounds.fence import pass_fence
-from autoscaling.rounds.round_input import Entry, RoundInput, Waiter, uids
+from autoscaling.rounds.round_input import RoundInput, Waiter, uids
 from autoscaling.rounds.trigger_progress import UNTIED, untied_claims
 from autoscaling.transitions import ACTOR, settle, trigger_moved
 from autoscaling.triggers import manifest, need_of, trigger_name
@@ -107,7 +108,7 @@ class _Writing:
         return bool(self.round_input.entries[node.pool].row.instance_type)
 
     def new(self, node: GrowthNode) -> None:
-        """Want a node, where the pool's limits leave one: pools with different picks share them."""
+        """Want a node, where the pool's limits leave one: all entries of a pool share them."""
         entry = self.round_input.entries[node.pool]
         name = entry.row.name
         if name not in self._room:
@@ -137,7 +138,8 @@ class _Writing:
         waiters = [self.round_input.waiters[name] for name in node.pods]
         shape = entry.row.shape or {"devices": [], "links": []}
         model = shapes.model_of(shape)
-        need = need_of([one.pod for one in waiters], entry.row, entry.picks, _types(self.round_input, node))
+        pods, types = [one.pod for one in waiters], _types(self.round_input, node)
+        need = need_of(pods, entry.row, entry.picks, entry.excluded, types)
         request = self._request(entry, model, msgspec.to_builtins(need), need.digest)
         ordinal = request.ordinals
         ScalingRequest.objects.filter(pk=request.pk).update(ordinals=ordinal + 1)
@@ -151,7 +153,7 @@ class _Writing:
             model=model,
             need=need,
             gpus=node.gpus,
-            pods=[one.pod for one in waiters],
+            pods=pods,
             original={"request": request.pk, "ordinal": ordinal, "pool": entry.row.name, "model": model},
         )
         Trigger.objects.create(

@@ -32,6 +32,7 @@ from autoscaling import pools, shapes
 from autoscaling.choices import COMING, TAKEN_UP, TriggerState
 from autoscaling.models import NodeClaim, Trigger
 from autoscaling.models import Pool as PoolRow
+from autoscaling.rounds.entries import Entry, entries_of, entry_for, serves
 from autoscaling.rounds.failures import EarlierFailures
 from autoscaling.rounds.serving import is_usable
 from claims.admission.counted import takes_some
@@ -70,13 +71,6 @@ class Waiter(NamedTuple):
     def uid(self) -> str:
         """Its UID."""
         return self.pod.metadata.uid
-
-
-class Entry(NamedTuple):
-    """A pool as the plan sees it: with the values of labels that pods pick (`pools.Picks`)."""
-
-    row: PoolRow
-    picks: pools.Picks
 
 
 class RoundInput(NamedTuple):
@@ -160,12 +154,11 @@ class _Builder:
     def build(self) -> RoundInput:
         """Everything as of now."""
         wanted, queues = self._workloads()
-        picks: dict[str, dict[int, pools.Picks]] = {}
-        refusals: dict[str, dict[int, str]] = {}
-        for workload in wanted:
-            for member in workload.members:
-                refusals[member.name], picks[member.name] = self._by_rules(self.waiters[member.name].pod.spec)
-        entries = self._entries(picks)
+        verdicts: dict[str, dict[int, pools.Verdict]] = {}
+        for member in (member for workload in wanted for member in workload.members):
+            spec = self.waiters[member.name].pod.spec
+            verdicts[member.name] = {at: pools.verdict_of(spec, row) for at, row in enumerate(self.rows)}
+        entries = entries_of(self.rows, verdicts.values(), self.coming)
         chosen = [
             Pool(
                 f"{entry.row.name}",
@@ -179,9 +172,7 @@ class _Builder:
         self._forms = [Shape(pool.node) for pool in chosen]
         demands = []
         for workload in wanted:
-            needs = tuple(
-                self._need(member, entries, refusals[member.name], picks[member.name]) for member in workload.members
-            )
+            needs = tuple(self._need(member, entries, verdicts[member.name]) for member in workload.members)
             demands.append(
                 Demand(
                     workload.name,
@@ -232,41 +223,14 @@ class _Builder:
             self.skipped[waiter.name] = why
         return bool(why)
 
-    def _by_rules(self, spec: PodSpec) -> tuple[dict[int, str], dict[int, pools.Picks]]:
-        """(row of a pool → why its nodes exclude the pod, row → picks)."""
-        refused, picks = {}, {}
-        for at, row in enumerate(self.rows):
-            why, picked = pools.refusal(spec, row)
-            if why:
-                refused[at] = why
-            elif picked:
-                picks[at] = picked
-        return refused, picks
-
-    def _entries(self, picks: Mapping[str, Mapping[int, pools.Picks]]) -> list[Entry]:
-        entries = [Entry(row, {}) for row in self.rows]
-        for of_pod in picks.values():
-            entries += [Entry(self.rows[at], picked) for at, picked in of_pod.items()]
-        for trigger in self.coming:
-            row = next((row for row in self.rows if row.name == trigger.request.pool), None)
-            if row is not None and (picked := _picked(trigger, row)):
-                entries.append(Entry(row, picked))
-        return [one for at, one in enumerate(entries) if one not in entries[:at]]
-
-    def _need(
-        self,
-        member: Member,
-        entries: Sequence[Entry],
-        refused: Mapping[int, str],
-        picks: Mapping[int, pools.Picks],
-    ) -> Need:
+    def _need(self, member: Member, entries: Sequence[Entry], verdicts: Mapping[int, pools.Verdict]) -> Need:
         waiter = self.waiters[member.name]
         excluded: dict[int, str] = {}
         for place, entry in enumerate(entries):
             at = next(at for at, row in enumerate(self.rows) if row.name == entry.row.name)
-            if at in refused:
-                excluded[place] = refused[at]
-            elif picks.get(at, entry.picks) != entry.picks or self._is_refused(waiter.pod.spec, entry):
+            if verdicts[at].why:
+                excluded[place] = verdicts[at].why
+            elif not serves(entry, waiter.pod.spec, verdicts[at]):
                 excluded[place] = "its nodes are for other values of a label"
         failed = self.failures.pools_of(waiter.uid, self.rows)
         request = packed(member.request)
@@ -274,11 +238,6 @@ class _Builder:
         if any(entries[at].row.name not in failed for at in able):
             excluded |= {at: EXCLUDED for at in able if entries[at].row.name in failed}
         return Need(member, excluded, by_itself=self._by_itself(waiter, member.request))
-
-    @staticmethod
-    def _is_refused(spec: PodSpec, entry: Entry) -> bool:
-        """Whether labels that other pods picked keep the pod, which has no picks of its own, off the nodes."""
-        return bool(entry.picks) and bool(refusal_of(spec, NodeTraits("", {**entry.row.labels, **entry.picks})))
 
     def _by_itself(self, waiter: Waiter, request: DeviceRequest) -> bool:
         """Whether Karpenter makes a node for the pod without a trigger pod."""
@@ -367,7 +326,7 @@ class _Builder:
             if not one.node_claim:
                 made = one.created_at or self.now
                 untied[one.request.pool] = min(made, untied.get(one.request.pool, made))
-        place_of = {entry.row.name: at for at, entry in reversed(list(enumerate(entries))) if not entry.picks}
+        place_of = {entry.row.name: at for at, entry in enumerate(entries) if entry.is_plain}
         told = Device.objects.filter(node__name=OuterRef("node"))
         claims = NodeClaim.objects.filter(trigger="", deleted_at__isnull=True, created_at__gt=self.now - FORGOTTEN)
         claims = claims.filter(~Exists(told), pool__in=list(place_of)).order_by("pk")
@@ -384,15 +343,9 @@ class _Builder:
         """
         untaken = trigger.state not in TAKEN_UP and not trigger.node_claim
         for at, entry in enumerate(entries):
-            if entry.row.name == trigger.request.pool and entry.picks == _picked(trigger, entry.row):
+            if entry.row.name == trigger.request.pool and entry == entry_for(trigger, entry.row):
                 return None if untaken and entry.row.closed else at
         return None
-
-
-def _picked(trigger: Trigger, row: PoolRow) -> pools.Picks:
-    """The values that the trigger pod selects of labels that its pool leaves open."""
-    selector: Mapping[str, str] = trigger.request.need.get("selector", {})
-    return {key: value for key, value in selector.items() if key not in row.labels and key != NODEPOOL_LABEL}
 
 
 def uids(names: Collection[str], waiters: Mapping[str, Waiter]) -> list[str]:

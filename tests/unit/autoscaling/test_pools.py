@@ -10,7 +10,7 @@ import pytest
 
 from access.errors import BadInput
 from autoscaling.models import Pool
-from autoscaling.pools import excluded_values, fields_of, most_of, refusal
+from autoscaling.pools import fields_of, most_of, verdict_of
 from autoscaling.shapes import agrees, checked, gpus_of, model_of
 from autoscaling.triggers import trigger_name
 from kube.karpenter import NodePool, nominated_node_claim
@@ -119,13 +119,13 @@ def test_whom_the_nodes_take() -> None:
     tolerated: Any = {"tolerations": [{"key": "gpu", "operator": "Exists"}]}
 
     def asked(**selector: str) -> tuple[str, dict[str, str]]:
-        return refusal(msgspec.convert({"nodeSelector": selector, **tolerated}, PodSpec), row)
+        return verdict_of(msgspec.convert({"nodeSelector": selector, **tolerated}, PodSpec), row)[:2]
 
     assert asked() == ("", {})
     assert asked(zone="b", team="x", arch="amd64") == ("", {"zone": "b"})
     assert asked(zone="c")[0]
     assert asked(rack="r")[0]
-    assert refusal(PodSpec(), row)[0].startswith("node has taint")
+    assert verdict_of(PodSpec(), row).why.startswith("node has taint")
 
 
 def zones(*terms: dict[str, tuple[str, list[str]]]) -> PodSpec:
@@ -166,7 +166,7 @@ def test_one_term_of_a_required_affinity_is_enough(spec: PodSpec, want_taken: bo
         {"key": "size", "operator": "In", "values": ["1", "2"]},
     ]
     row = pool(node_pool(SAID, {"team": "x"}, template={"requirements": requirements}))
-    why, picks = refusal(spec, row)
+    why, picks, _ = verdict_of(spec, row)
     assert (not why, picks) == (want_taken, want_picks)
 
 
@@ -178,9 +178,8 @@ def test_values_that_a_trigger_pod_excludes() -> None:
     ]
     row = pool(node_pool(SAID, template={"requirements": requirements}))
     spec = zones({"zone": ("NotIn", ["a", "z"]), "size": ("Gt", ["1"]), "kubernetes.io/arch": ("NotIn", ["arm64"])})
-    assert refusal(spec, row) == ("", {})
-    assert excluded_values(spec, row) == {"zone": ["a"], "size": ["1"], "kubernetes.io/arch": ["arm64"]}
-    assert excluded_values(zones({"zone": ("NotIn", ["a", "b"])}), row) == {}, "it picks the one that is left"
+    assert verdict_of(spec, row) == ("", {}, {"zone": ["a"], "size": ["1"], "kubernetes.io/arch": ["arm64"]})
+    assert verdict_of(zones({"zone": ("NotIn", ["a", "b"])}), row).excluded == {}, "it picks the one that is left"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_values_that_a_node_pool_excludes(requirements: list[tuple[str, list[str
     listed = [{"key": "zone", "operator": how, "values": values} for how, values in requirements]
     row = pool(node_pool(SAID, template={"requirements": listed}))
     specs = {value: msgspec.convert({"nodeSelector": {"zone": value}}, PodSpec) for value in ("a", "b", "c")}
-    assert [value for value, spec in specs.items() if not refusal(spec, row)[0]] == want_taken
+    assert [value for value, spec in specs.items() if not verdict_of(spec, row).why] == want_taken
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_bounds_of_a_node_pool_are_honoured(requirements: list[tuple[str, list[s
     specs = {
         value: msgspec.convert({"nodeSelector": {"generation": value}}, PodSpec) for value in ("3", "4", "5", "any")
     }
-    assert [value for value, spec in specs.items() if not refusal(spec, row)[0]] == want_taken
+    assert [value for value, spec in specs.items() if not verdict_of(spec, row).why] == want_taken
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,29 @@ def test_labels_that_pods_exclude(growing: Growing) -> None:
     assert found == {"a": [], "": [excluded]}
 
 
+@pytest.mark.parametrize("requirements", [[("In", ["a", "b", "c"])], []], ids=["listed values", "an open label"])
+def test_pods_that_exclude_different_values(growing: Growing, requirements: list[tuple[str, list[str]]]) -> None:
+    """SCALE-2 They share no node: a trigger pod that excluded all their values left Karpenter none, and was made again
+    and again. A pod that excludes fewer of the values, or none, shares the node of another.
+    """
+    zone = "topology.kubernetes.io/zone"
+    listed = [{"key": zone, "operator": how, "values": values} for how, values in requirements]
+    growing.karpenter.pool(requirements=listed)
+    for name, values in {"x": ["a"], "y": ["b"], "z": ["c"], "some": ["z", "a"], "any": []}.items():
+        excluded = [{"key": zone, "operator": "NotIn", "values": values}] if values else []
+        terms = {"nodeSelectorTerms": [{"matchExpressions": excluded}]}
+        required = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+        growing.pods(1, name, spec={**(required if values else {}), "containers": [{"name": "c"}]})
+    growing.round(2)
+    found = []
+    for pod in growing.triggers:
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = affinity["nodeSelectorTerms"]
+        found.append([one["values"] for one in term["matchExpressions"] if one["key"] == zone])
+    assert sorted(found) == ([[["a"]], [["b"]], [["c"]]] if listed else [[["a", "z"]], [["b"]], [["c"]]])
+    assert growing.states == ["created"] * 3
+
+
 def test_a_node_that_karpenter_makes_by_itself_counts_as_coming(growing: Growing) -> None:
     """SCALE-5 Nobody is counted twice: halves wait for a node that comes for others, and has room."""
     growing.karpenter.pool()
