@@ -40,9 +40,12 @@ Excluded = Mapping[str, Sequence[str]]
 def fields_of(pool: NodePool) -> dict[str, Any]:
     """The columns of `Pool` that follow from the NodePool."""
     template = pool.spec.template
-    fixed, choices, excluded, bounds = _requirements(template.spec.requirements or ())
+    fixed, choices, excluded, bounds, contradictions = _requirements(template.spec.requirements or ())
     labels = {NODEPOOL_LABEL: pool.metadata.name, **fixed, **(template.metadata.labels or {})}
     stated, problem = stated_shape(pool, labels)
+    closed = pool.closed
+    if contradictions and not closed:
+        closed = f"its requirements leave no value of {', '.join(contradictions)}"
     memory = 0
     try:
         memory = parse_quantity(pool.annotations.get(TRIGGER_MEMORY, 0))
@@ -61,20 +64,21 @@ def fields_of(pool: NodePool) -> dict[str, Any]:
         "trigger_memory": memory,
         "stated": stated,
         "problem": problem[:300],
-        "closed": pool.closed[:300],
+        "closed": closed[:300],
         "deleted_at": None,
     }
 
 
 class _Requirements(NamedTuple):
     """By label. `fixed`: its only value; `choices`: the values of the others, empty for any that is neither `excluded`
-    nor out of `bounds`.
+    nor out of `bounds`; `contradictions`: labels of which no value is left, so that Karpenter makes no node.
     """
 
     fixed: dict[str, str]
     choices: dict[str, list[str]]
     excluded: dict[str, list[str]]
     bounds: dict[str, Bounds]
+    contradictions: list[str]
 
 
 def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> _Requirements:
@@ -83,7 +87,7 @@ def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> _Requireme
     for one in requirements:
         if one.operator in ("In", "NotIn", "Exists", *_AT_LEAST, *_AT_MOST):
             by_key[one.key].append(one)
-    found = _Requirements({}, {}, {}, {})
+    found = _Requirements({}, {}, {}, {}, [])
     for key, own in by_key.items():
         bounds = [_nearest(max, own, _AT_LEAST), _nearest(min, own, _AT_MOST)]
         plain = [one for one in own if one.operator in ("In", "NotIn", "Exists")]
@@ -93,6 +97,8 @@ def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> _Requireme
         if len(values) == 1:
             found.fixed[key] = values[0]
             continue
+        if not values and (listed or _is_empty(bounds)):
+            found.contradictions.append(key)
         found.choices[key] = values
         barred = sorted({value for one in own if one.operator == "NotIn" for value in one.values or ()})
         if barred and not values:
@@ -109,6 +115,11 @@ def _nearest(
     stated = [(one.operator, value) for one in own if one.operator in steps for value in one.values or ()]
     numbers = [int(value) + steps[operator] for operator, value in stated if value.isdecimal()]
     return pick(numbers) if numbers else None
+
+
+def _is_empty(bounds: Bounds) -> bool:
+    least, most = bounds
+    return least is not None and most is not None and least > most
 
 
 def _is_within(value: str, bounds: Bounds) -> bool:

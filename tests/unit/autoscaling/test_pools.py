@@ -270,6 +270,25 @@ def test_pools_that_make_no_nodes_for_pods(
     assert most_of(row, coming=0) == (0 if want_closed else None)
 
 
+@pytest.mark.parametrize(
+    ("requirements", "want_closed"),
+    [
+        pytest.param([("In", ["1"]), ("NotIn", ["1"])], True, id="the only value is excluded"),
+        pytest.param([("In", ["4"]), ("Gt", ["4"])], True, id="the only value is out of bounds"),
+        pytest.param([("In", ["1", "2"]), ("In", ["3"])], True, id="two lists without a value in common"),
+        pytest.param([("Gt", ["5"]), ("Lt", ["3"])], True, id="bounds without a value between"),
+        pytest.param([("Gt", ["3"]), ("Lt", ["5"])], False, id="one value between"),
+        pytest.param([("NotIn", ["1"])], False, id="any other value"),
+    ],
+)
+def test_requirements_that_contradict_one_another(requirements: list[tuple[str, list[str]]], want_closed: bool) -> None:
+    """SCALE-1 Karpenter makes no node of such a NodePool: it counted as one of any value, and triggers were made."""
+    listed = [{"key": "size", "operator": how, "values": values} for how, values in requirements]
+    row = pool(node_pool(SAID, template={"requirements": listed}))
+    assert row.closed == ("its requirements leave no value of size" if want_closed else "")
+    assert most_of(row, coming=0) == (0 if want_closed else None)
+
+
 def test_names_of_trigger_pods() -> None:
     """SCALE-2 The same for the same request and ordinal; a DNS label whatever the model."""
     assert trigger_name("H100", 1, 0, scope="s") == trigger_name("H100", 1, 0, scope="s")
