@@ -2,8 +2,8 @@
 
 Run by `agent.__main__`. Invariants: whatever the driver does, even hang, there is a sample a second, and health says
 what is wrong; a device is unhealthy after the first bad scan and healthy after some good ones; reported health is
-reported again only when it changes; a device that the driver does not describe keeps no other out of the inventory; the
-kubelet's checkpoint is read when its file changed, and not sent if invalid.
+reported again only when it changes; a device that the driver does not describe keeps no other out of the inventory for
+longer than DESCRIBED_WITHIN_SECONDS; the kubelet's checkpoint is read when its file changed, and not sent if invalid.
 Only `scan` calls the driver, in a thread; its result is evaluated on the event loop.
 """
 
@@ -38,6 +38,10 @@ from kube.device_types import GPU
 SAMPLE_SECONDS: Final = 1.0
 MACHINE_SECONDS: Final = 10.0
 """How often devices and links are listed."""
+DESCRIBED_WITHIN_SECONDS: Final = 60.0
+"""How long the first inventory of GPUs waits for those that the driver does not describe: the server may know them from
+the agent's last boot, and a GPU that an inventory leaves out is gone.
+"""
 GOOD_SCANS: Final = 5
 """Good scans in a row before an unhealthy GPU is reported healthy."""
 QUIET_SECONDS: Final = 5.0
@@ -92,6 +96,8 @@ class Program:
     _listed_at: float = float("-inf")
     _undescribed: frozenset[str] = frozenset()
     """UUIDs of devices of which the last listing lacked what an inventory needs."""
+    _described_by: float | None = None
+    """Until when GPUs are not reported for those that lack it; None before there was any."""
     _checkpoint_stamp: tuple[int, int, int] | None = None
     _checkpoint_not_read: str = ""
     """Why it could not be read the last time."""
@@ -186,7 +192,8 @@ class Program:
 
     def _described(self, found: Machine) -> Machine:
         """The machine with devices that lack what an inventory needs as they were known before, without those that were
-        not known: the server refuses an inventory as a whole.
+        not known: the server refuses an inventory as a whole. For a time after the start all GPUs are left out instead,
+        with their type.
         """
         undescribed = {device.uuid for device in found.devices if not _is_described(device)}
         # the model of an instance is made of that of its GPU
@@ -197,6 +204,11 @@ class Program:
         if not lacking:
             return found
         before = {device.uuid: device for device in self.machine.devices}
+        if lacking - before.keys() and self._waits_for_description():
+            return Machine(
+                tuple(one for one in found.devices if one.type != GPU),
+                types=tuple(kind for kind in found.types if kind != GPU),
+            )
         listed = [before.get(one.uuid) if one.uuid in lacking else one for one in found.devices]
         gpus = {one.uuid: one.minor for one in listed if one is not None and one.type == GPU and not one.parent}
         devices = by_type_and_minor(
@@ -204,6 +216,12 @@ class Program:
         )
         links = [link for link in found.links if {link[0], link[1]} <= {*gpus.values()}]
         return Machine(devices, tuple(links), found.types)
+
+    def _waits_for_description(self) -> bool:
+        """Whether GPUs are not reported yet, since the driver does not describe all of them."""
+        if self._described_by is None:
+            self._described_by = self.clock() + DESCRIBED_WITHIN_SECONDS
+        return not self.machine.gpus and self.clock() < self._described_by
 
     def _set_away(self, why: str) -> None:
         """Log when the source goes away, for another reason too, and when it is back (`why` empty)."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.outbox import Outbox
-from agent.program import MACHINE_SECONDS, Program
+from agent.program import DESCRIBED_WITHIN_SECONDS, MACHINE_SECONDS, Program
 from agent.sources.nvml import NvmlSource
 from nodes.inventory import DeviceShape, parse_node
 from tests.unit.agent.fake_nvml import Card, FakeNvml
@@ -27,10 +27,22 @@ class World:
         """The next listing of the devices, and their reading."""
         self.now += MACHINE_SECONDS
         report = self.program.evaluate(self.program.scan())
-        self.columns = list(report.columns["power_watts"])
+        self.columns = list(report.columns.get("power_watts", []))
         if report.inventory is not None:
-            shape = parse_node(report.inventory, name="n1", strict=False)
-            self.devices = {device.uuid: device for device in shape.devices}
+            shape = parse_node(report.inventory, name="n1", strict=False).of_agent()
+            kept = [device for device in self.devices.values() if not shape.owns(device.type)]
+            self.devices = {device.uuid: device for device in (*kept, *shape.devices)}
+
+    def restart(self) -> None:
+        """Another boot of the program, on the same driver."""
+        source = self.program.source
+        self.program = Program("n1", source, Outbox(), clock=lambda: self.now, epoch=lambda: self.now)
+
+    def wait(self) -> None:
+        """List the devices until GPUs that are not described are waited for no longer."""
+        until = self.now + MACHINE_SECONDS + DESCRIBED_WITHIN_SECONDS
+        while self.now < until:
+            self.list_devices()
 
 
 def cards() -> tuple[Card, Card]:
@@ -48,13 +60,48 @@ def test_the_inventory_has_the_others(tmp_path: Path, without: set[str]) -> None
     one, two = cards()
     one.without = set(without)
     world = World(tmp_path, one, two)
-    world.list_devices()
+    world.wait()
     assert set(world.devices) == {"GPU-1"}
     assert world.columns == [350.0]
     one.without = set()
     world.list_devices()
     assert set(world.devices) == {"GPU-0", "MIG-0-0", "GPU-1"}
     assert world.columns == [350.0, 350.0]
+
+
+@pytest.mark.parametrize("without", CALLS)
+def test_a_restart_leaves_no_gpu_out_at_once(tmp_path: Path, without: set[str]) -> None:
+    """NODE-1 what the server knows stays for a minute, in which the driver may describe its GPUs again."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    world.list_devices()
+    known = dict(world.devices)
+    one.without = set(without)
+    world.restart()
+    begun = world.now
+    while world.now < begun + DESCRIBED_WITHIN_SECONDS:
+        world.list_devices()
+        assert (world.devices, world.columns) == (known, [])
+    one.without = set()
+    world.list_devices()
+    assert (world.devices, world.columns) == (known, [350.0, 350.0])
+    one.without = set(without)
+    world.restart()
+    world.wait()
+    assert (set(world.devices), world.columns) == ({"GPU-1"}, [350.0])
+
+
+@pytest.mark.parametrize("without", CALLS)
+def test_a_gpu_that_comes_later_hides_no_other(tmp_path: Path, without: set[str]) -> None:
+    """NODE-1 once GPUs were reported, one that is new and not described is left out at once."""
+    one, two = cards()
+    one.lost = True
+    world = World(tmp_path, one, two)
+    world.list_devices()
+    assert (set(world.devices), world.columns) == ({"GPU-1"}, [350.0])
+    one.lost, one.without = False, set(without)
+    world.list_devices()
+    assert (set(world.devices), world.columns) == ({"GPU-1"}, [350.0])
 
 
 @pytest.mark.parametrize("without", CALLS)
