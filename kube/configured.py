@@ -135,18 +135,21 @@ class Server:
         if self._refresh is None:
             return
         try:
-            self._renewal.result()
+            self._credentials = self._renewal.result()
         except (NoAnswer, ConfigException, OSError, ValueError) as error:
             self._fresh_until = float("-inf")
             raise Unreachable(f"credentials cannot be read: {error}") from error
+        self._fresh_until = time.monotonic() + REFRESH_SECONDS
 
     def close(self) -> None:
         """Close the manager's idle connections."""
         self._manager.clear()
 
-    def _renew(self) -> None:
-        self._refresh(self._credentials)
-        self._fresh_until = time.monotonic() + REFRESH_SECONDS
+    def _renew(self) -> SimpleNamespace:
+        """The credentials of now, apart from those in use, which a call that was abandoned must not replace."""
+        credentials = SimpleNamespace(api_key=dict(self._credentials.api_key))
+        self._refresh(credentials)
+        return credentials
 
     def _bearer(self) -> str:
         return (self._credentials.api_key.get("BearerToken") or "").strip()
