@@ -39,8 +39,7 @@ from allocations.scheduling.binder import release_now
 from allocations.scheduling.reservation_pods.settle import settle_groups
 from allocations.waiting import forget_waiting, is_waiting, note_waiting
 from audit.queue_wake import wake_queues
-from claims.dialects.parse import asks_for_devices
-from claims.dialects.read_running import asks_for_shared_gpus
+from claims.dialects.parse import may_run_with_devices
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.keys import KAI_GPU_GROUP_LABEL
@@ -181,8 +180,7 @@ class Watching:
             elif row.state is State.HELD and (deleted or pod.finished or failed_by_pod(row, pod)):
                 ended = deleted or pod.finished
                 _drop_hold(row, State.RELEASED if ended else State.FAILED, why if ended else NOT_SCHEDULED)
-        may_have_some = asks_for_devices(pod) or asks_for_shared_gpus(pod)
-        if (deleted or pod.finished) and pod.spec.node_name and not rows and may_have_some:
+        if (deleted or pod.finished) and pod.spec.node_name and not rows and may_run_with_devices(pod):
             self._begin("watch.devices_not_verified", _verify_devices)
         if (deleted or pod.finished) and preemption.has_reservation(pod.metadata.uid):
             uid = pod.metadata.uid

@@ -24,9 +24,7 @@ from audit.events import NewEvent
 from audit.requeue_notify import announce
 from audit.services import record_many
 from claims.admission.recognise import looks_ours
-from claims.dialects.parse import dialect_of
-from claims.dialects.read_running import asks_for_shared_gpus
-from claims.dialects.registry import BY_PLUGIN
+from claims.dialects.parse import asks_device_plugin
 from kube.device_types import GPU
 from kube.listing import Unreadable as UnreadableObject
 from kube.objects import Pod
@@ -75,7 +73,7 @@ def unreported_devices(suspects: Iterable[Pod], waiting: Collection[str] = ()) -
 
     `waiting`: nodes whose devices are not open yet. A pod that a record leaves out has none.
     """
-    by_plugin = [pod for pod in suspects if dialect_of(pod) in BY_PLUGIN or asks_for_shared_gpus(pod)]
+    by_plugin = [pod for pod in suspects if asks_device_plugin(pod)]
     names = {pod.spec.node_name for pod in by_plugin} - set(waiting)
     recorded = set(KubeletCheckpoint.objects.filter(node__name__in=names).values_list("node__name", flat=True))
     found: Closed = {}

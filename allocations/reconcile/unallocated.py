@@ -12,8 +12,7 @@ from typing import Final
 
 from allocations.component_pods import is_trigger, trigger_pods
 from allocations.reconcile.report import Difference
-from claims.dialects.parse import asks_for_devices
-from claims.dialects.read_running import asks_for_shared_gpus
+from claims.dialects.parse import may_run_with_devices
 from claims.dialects.registry import RESULT_SOURCES
 from kube.client import Cluster
 from kube.objects import Pod
@@ -62,7 +61,7 @@ def without_devices(cluster: Cluster, pods: Iterable[Pod], known: Collection[str
         and not pod.finished
         and pod.metadata.uid not in known
         and not any(key in pod.annotations for key in RESULT_SOURCES)
-        and (asks_for_devices(pod) or asks_for_shared_gpus(pod))
+        and may_run_with_devices(pod)
     ]
     if not any(map(is_trigger, found)):
         return found

@@ -15,10 +15,12 @@ from claims.dialects.ignored import ignored_by
 from claims.dialects.joint import joint_of
 from claims.dialects.native import is_mig_resource
 from claims.dialects.own_keys import container_key, isolation_of
+from claims.dialects.read_running import asks_for_shared_gpus
 from claims.dialects.refused import Refused
 from claims.dialects.registry import (
     BY_CONTAINER,
     BY_NAME,
+    BY_PLUGIN,
     REQUEST_ANNOTATIONS,
     REQUEST_RESOURCES,
     detected,
@@ -32,6 +34,16 @@ from kube.objects import Pod
 def asks_for_devices(pod: Pod) -> bool:
     """Whether the pod requests devices in any dialect. Cheap; true also for malformed requests."""
     return not REQUEST_ANNOTATIONS.isdisjoint(pod.annotations) or asks_any(pod, REQUEST_RESOURCES)
+
+
+def may_run_with_devices(pod: Pod) -> bool:
+    """Whether the pod may have devices where it runs: as `asks_for_devices`, or GPUs that a device plugin shares."""
+    return asks_for_devices(pod) or asks_for_shared_gpus(pod)
+
+
+def asks_device_plugin(pod: Pod) -> bool:
+    """Whether a device plugin chooses the pod's GPUs where gpuplane does not place it."""
+    return dialect_of(pod) in BY_PLUGIN or asks_for_shared_gpus(pod)
 
 
 def is_request_resource(name: str) -> bool:

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.dialects.claim_manifest import ClaimDevices, ClaimSpec
-from claims.dialects.parse import asks_for_devices, dialect_of, foreign_dialect, parse_pod
+from claims.dialects.parse import (
+    asks_device_plugin,
+    asks_for_devices,
+    dialect_of,
+    foreign_dialect,
+    may_run_with_devices,
+    parse_pod,
+)
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Policy, Refusal
 from kube.keys import CLAIM, VISIBLE_DEVICES
 from kube.objects import Pod
@@ -161,6 +168,22 @@ def test_pods_that_ask_for_nothing(asked):
 
 CLAIMED = {CLAIM: "train"}
 NATIVE = {"nvidia.com/gpu": "1"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "want"),
+    [
+        pytest.param(NATIVE, (True, True, True), id="whole GPUs"),
+        pytest.param({"nvidia.com/gpu.shared": "1"}, (False, True, True), id="GPUs that the plugin shares"),
+        pytest.param({"nvidia.com/gpu.shared": "0"}, (False, False, False), id="none of them"),
+        pytest.param(gpu("50"), (True, True, False), id="koordinator"),
+        pytest.param({"cpu": "1"}, (False, False, False), id="no GPUs"),
+    ],
+)
+def test_who_may_run_with_devices(asked, want):
+    """DEV-3 DEV-8 a pod past gpuplane may have GPUs that no dialect asks for."""
+    one = pod(container(asked))
+    assert (asks_for_devices(one), may_run_with_devices(one), asks_device_plugin(one)) == want
 
 
 @pytest.mark.parametrize(
