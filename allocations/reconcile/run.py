@@ -184,7 +184,7 @@ def _parts(
     yield Found(Reconciled(lines=tuple(settled.lines())))
     known = {live.holder.pod_uid for live in adopted.allocations}.union(row.pod_uid for row in before.rows)
     suspects = without_devices(cluster, seen.pods.values(), known)
-    yield Found(differences=[*bound_elsewhere(suspects), *overlaps()])
+    yield Found(differences=[*bound_elsewhere(suspects, given), *overlaps()])
     waiting = awaiting_checkpoint(suspects, now)
     causes = {
         **unreported_devices(suspects, waiting),

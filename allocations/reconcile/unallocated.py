@@ -11,23 +11,29 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from allocations.component_pods import is_trigger, trigger_pods
+from allocations.reconcile.adoption import GivenByPod
 from allocations.reconcile.report import Difference
-from claims.dialects.parse import may_run_with_devices
+from claims.dialects.parse import asks_for_devices, may_run_with_devices
+from claims.dialects.read_running import kubelet_uid
 from claims.dialects.registry import RESULT_SOURCES
 from kube.client import Cluster
 from kube.objects import Pod
 from nodes.choices import Presence
-from nodes.models import Device, Node
+from nodes.models import Device, KubeletCheckpoint, Node
 
 CHECKPOINT_WITHIN: Final = timedelta(seconds=60)
 """No new node waits longer for the kubelet's record, which its agent sends right after the inventory."""
 
 
-def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
-    """Those of the pods without devices that run on a node with devices: bound past gpuplane, trigger pods aside."""
+def bound_elsewhere(suspects: Collection[Pod], given: GivenByPod) -> list[Difference]:
+    """Those of the pods without devices that run on a node with devices: bound past gpuplane, trigger pods aside.
+
+    Pods that ask for shared GPUs alone, which gpuplane never gives, are left out where the kubelet's record names none.
+    """
     names = {pod.spec.node_name for pod in suspects}
     there = Device.objects.filter(node__name__in=names).exclude(presence=Presence.REMOVED)
     ours = set(there.values_list("node__name", flat=True))
+    none_given = _without_shared_gpus(suspects, given)
     return [
         Difference(
             f"pod {pod.metadata.namespace}/{pod.metadata.name} ({pod.metadata.uid}) asks for devices and runs on "
@@ -37,8 +43,20 @@ def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
             node=pod.spec.node_name,
         )
         for pod in suspects
-        if pod.spec.node_name in ours and not is_trigger(pod)
+        if pod.spec.node_name in ours and not is_trigger(pod) and pod.metadata.uid not in none_given
     ]
+
+
+def _without_shared_gpus(suspects: Iterable[Pod], given: GivenByPod) -> set[str]:
+    """UIDs of those that ask for shared GPUs alone, on nodes with a kubelet's record that leaves them out."""
+    found = [
+        pod for pod in suspects if not asks_for_devices(pod) and (pod.spec.node_name, kubelet_uid(pod)) not in given
+    ]
+    nodes = {pod.spec.node_name for pod in found}
+    if not nodes:
+        return set()
+    recorded = set(KubeletCheckpoint.objects.filter(node__name__in=nodes).values_list("node__name", flat=True))
+    return {pod.metadata.uid for pod in found if pod.spec.node_name in recorded}
 
 
 def awaiting_checkpoint(suspects: Collection[Pod], now: datetime) -> set[str]:

@@ -289,6 +289,22 @@ def test_a_native_pod_of_which_no_record_names_devices(world: World, limits: dic
     assert world.reconcile().reopened == 2
 
 
+def test_shared_gpus_are_reported_unless_a_record_leaves_them_out(world: World) -> None:
+    """DEV-8 the kubelet gave such a pod none, and gpuplane never does; any other pod there is bound past gpuplane."""
+    world.node("n1", gpus=2)
+    uids = {name: runs(world, name, limits=limits) for name, limits in (("shared", SHARED), ("whole", NATIVE))}
+
+    def reported() -> set[str]:
+        lines = world.reconcile().lines
+        return {name for name, uid in uids.items() if any(f"({uid}) asks for devices and runs" in one for one in lines)}
+
+    assert reported() == {"shared", "whole"}
+    given()
+    assert reported() == {"whole"}
+    given((uids["shared"], ["MIG-unknown"]), resource="nvidia.com/gpu.shared")
+    assert reported() == {"shared", "whole"}
+
+
 @pytest.mark.parametrize(
     ("spec", "phase", "known", "shut"),
     [
