@@ -220,7 +220,10 @@ def end_keeping(*, now: datetime) -> None:
     """Delete reservations of new nodes that are over, or whose pods wait no longer."""
     rows = list(QueueReservation.objects.filter(growth=True))
     waiting = set(PodRefusal.objects.values_list("pod_uid", flat=True)) if rows else set()
-    over = [row for row in rows if row.until <= now or row.pod_uid not in waiting]
+    over = [row.pk for row in rows if row.until <= now or row.pod_uid not in waiting]
     if over:
-        QueueReservation.objects.filter(pk__in=[row.pk for row in over]).delete()
-        keep({device for row in over for device in row.devices}, now=now)
+        # in the order of their keys, as the loop of the queues locks those that it replaces
+        locked = QueueReservation.objects.select_for_update().filter(pk__in=over).order_by("pk")
+        devices = {device for row in locked for device in row.devices}
+        locked.delete()
+        keep(devices, now=now)

@@ -136,7 +136,9 @@ def keep_for_takers(inputs: RoundInput, waiting: Iterable[Sequence[Admission]]) 
 
 @atomic_retry
 def _keep(wanted: Mapping[str, tuple[int, list[int]]], now: datetime) -> None:
-    there = {row.pod_uid: row for row in QueueReservation.objects.select_for_update().filter(growth=False)}
+    # in the order of their keys, as every transaction locks reservations: no two wait for each other
+    rows = QueueReservation.objects.select_for_update().order_by("pk")
+    there = {row.pod_uid: row for row in rows.filter(growth=False)}
     changed = [
         uid
         for uid in {*there, *wanted}
@@ -148,7 +150,7 @@ def _keep(wanted: Mapping[str, tuple[int, list[int]]], now: datetime) -> None:
     if not changed:
         return
     # a pod has one reservation: that of a node that was made for it, before it was in a queue, is replaced
-    before = QueueReservation.objects.select_for_update().filter(pod_uid__in=changed)
+    before = rows.filter(pod_uid__in=changed)
     devices = {device for row in before for device in row.devices}
     before.delete()
     made = [
