@@ -94,10 +94,12 @@ class InputReader:
         look: fleet.FleetSnapshot | None = None,
     ) -> RoundInput:
         """Everything as of now. `protected`: UIDs of pods that no eviction moves for the moment; `also`: who waits
-        beside the pods; `without`: ids of devices to leave out; `look`: the fleet that a caller has read, whose rows of
-        nodes it uses.
+        beside the pods; `without`: ids of devices to leave out; `look`: the fleet that a caller has read before,
+        whose rows of nodes it uses.
         """
-        # rows first: what they say is at most older than the snapshot, never newer
+        # Rows first: what they say is at most older than a snapshot that is read here. The one that growth passes is
+        # older than the rows: the devices of a pod admitted in between look free, and a node for others may be planned
+        # a round later. With older rows the pod would count twice, as waiting too, and a node too many be planned.
         rows, holders = self._waiting_rows.read(), read_holders()
         queues, gangs, states, nodes = stored_queues(), _parsed(read_gangs()), read_gang_states(), self._nodes.read()
         look = fleet.current() if look is None else look
