@@ -62,6 +62,6 @@ def serves(entry: Entry, spec: PodSpec, verdict: Verdict) -> bool:
     for key, values in verdict.excluded.items():
         if key not in entry.picks and not set(values) <= set(entry.excluded.get(key, ())):
             return False
-    if verdict.picks and verdict.picks != entry.picks:
-        return False
+    if verdict.picks:
+        return verdict.picks == entry.picks
     return not entry.picks or not refusal_of(spec, NodeTraits("", {**entry.row.labels, **entry.picks}))

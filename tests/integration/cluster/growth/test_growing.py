@@ -127,6 +127,21 @@ def test_pods_that_exclude_different_values(growing: Growing, requirements: list
     assert growing.states == ["created"] * 3
 
 
+def test_a_value_picked_of_one_label_and_excluded_of_another(growing: Growing) -> None:
+    """SCALE-1 A pod gets a node of the values that it picks, whatever its rules say of labels that stay open."""
+    sizes = {"key": "size", "operator": "In", "values": ["1", "2", "3"]}
+    growing.karpenter.pool(requirements=[{"key": "zone", "operator": "In", "values": ["a", "b"]}, sizes])
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "size", "operator": "Gt", "values": ["1"]}]}]}
+    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    growing.pods(1, spec={"nodeSelector": {"zone": "b"}, "affinity": required, "containers": [{"name": "c"}]})
+    growing.round()
+    (pod,) = growing.triggers
+    assert pod["spec"]["nodeSelector"]["zone"] == "b"
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = affinity["nodeSelectorTerms"]
+    assert {"key": "size", "operator": "NotIn", "values": ["1"]} in term["matchExpressions"]
+
+
 def test_a_node_that_karpenter_makes_by_itself_counts_as_coming(growing: Growing) -> None:
     """SCALE-5 Nobody is counted twice: halves wait for a node that comes for others, and has room."""
     growing.karpenter.pool()
