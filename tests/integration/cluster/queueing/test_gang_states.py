@@ -12,6 +12,7 @@ from django.db.models import F
 from allocations import ledger
 from allocations.choices import State
 from allocations.errors import MovedOn, NewerDecision
+from allocations.ledger.hold import hold_all
 from allocations.ledger.queue_fence import raise_fence
 from allocations.models import Allocation, GangState, QueueFence
 from allocations.scheduling import placement
@@ -260,7 +261,6 @@ def test_a_node_that_goes_during_a_round(queues: Queues, monkeypatch: pytest.Mon
     queues.queue("research", quotas=[{"deserved": 2}])
     queues.pod("a", queue="research")
     queues.pod("b", queue="research")
-    hold_all = placement.hold_all
 
     def without_n1(holds: Sequence[Any], **options: Any) -> Any:
         if any(one.decision.node == "n1" for one in holds):
