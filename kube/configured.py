@@ -146,7 +146,10 @@ class Server:
         self._manager.clear()
 
     def _renew(self) -> SimpleNamespace:
-        """The credentials of now, apart from those in use, which a call that was abandoned must not replace."""
+        """The credentials of now, apart from those in use, which a call that was abandoned does not replace.
+
+        The official loader itself may keep what that call brought late, until the API server refuses it.
+        """
         credentials = SimpleNamespace(api_key=dict(self._credentials.api_key))
         self._refresh(credentials)
         return credentials

@@ -35,12 +35,17 @@ class FrameStamp(NamedTuple):
 
 
 def frame_accept(*, node: Node, frame: FrameStamp, now: datetime) -> None:
-    """Record the frame as the node's newest, and lock the node. Raises Unavailable where a newer one was stored."""
+    """Record the frame as the node's newest, and lock the node. Raises Unavailable where a newer one was stored.
+
+    `now` may be from before the lock was waited for: only a frame that was stored well after it says that the clock was
+    set back.
+    """
+    span = timedelta(seconds=OTHER_BOOT_SECONDS)
     other_boot = ~Q(frame_boot=frame.boot) & (
         Q(frame_stored_at=None)
         | Q(frame_time__lt=frame.time)
-        | Q(frame_stored_at__lte=now - timedelta(seconds=OTHER_BOOT_SECONDS))
-        | Q(frame_stored_at__gt=now)  # the clock was set back since
+        | Q(frame_stored_at__lte=now - span)
+        | Q(frame_stored_at__gt=now + span)
     )
     newest = Node.objects.filter(Q(frame_boot=frame.boot, frame_seq__lt=frame.seq) | other_boot, pk=node.pk)
     values = {"frame_boot": frame.boot, "frame_seq": frame.seq, "frame_time": frame.time, "frame_stored_at": now}

@@ -90,6 +90,18 @@ async def test_an_older_frame_comes_after_a_newer_one(newer: AgentFrame, older: 
     assert await sync_to_async(state)() == said
 
 
+async def test_a_frame_that_waited_for_the_node() -> None:
+    """NODE-2 one of an earlier boot is old all the same, though the clock was read for it before a newer one came."""
+    before, after = await process(), await process()
+    await before.take(Inventory("b0", 2, 902.0, MACHINE), now=1.0, epoch=1_001.0)
+    await after.take(Inventory("b1", 2, 909.0, MACHINE), now=2.0, epoch=1_002.0)
+    await sync_to_async(Node.objects.update)(frame_stored_at=database_now() + timedelta(seconds=5))
+    overtaken = await before.take(Inventory("b0", 3, 903.0, OLD_MACHINE), now=2.0, epoch=1_002.0)
+    assert overtaken is not None
+    assert overtaken.again
+    assert (await sync_to_async(state)())[0] == "H100"
+
+
 @pytest.mark.parametrize("ago", [OTHER_BOOT_SECONDS, -3600], ids=["a minute later", "the database's clock is set back"])
 async def test_another_boot_is_taken_in_the_end(ago: float) -> None:
     """NODE-2 an agent whose clock was set back before it restarted is not refused for long."""
