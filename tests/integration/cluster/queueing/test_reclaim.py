@@ -213,12 +213,8 @@ def test_what_is_left_of_a_device_that_is_kept(queues: Queues, first: str) -> No
     assert queues.bind("pair") == "n1"
 
 
-def test_a_round_that_is_overtaken_keeps_devices_for_who_waits(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QUEUE-3 a device that was open to one who goes now is kept again where a REST claim came before it."""
-    one_borrower(queues)
-    sharer(queues, "pair", "pair")
-    queues.settle()
-    sharer(queues, "some", "some")
+def overtaken_round(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that holds nothing, since a REST claim was admitted while it decided."""
 
     def overtaken(*_: object) -> None:
         QueueFence.objects.update(admissions=F("admissions") + 1)
@@ -227,6 +223,35 @@ def test_a_round_that_is_overtaken_keeps_devices_for_who_waits(queues: Queues, m
     with monkeypatch.context() as patch:
         patch.setattr(placement, "_hold_whole", overtaken)
         assert run_round(Rounds(queues.world.backends.cluster)) == 0
+    queues._rounds = None  # the next run
+
+
+def test_a_round_that_is_overtaken_loses_no_device_that_came_free(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QUEUE-3 the victim of a pod has gone, and a REST claim comes before the pod: nobody was evicted in vain."""
+    two_queues(queues, gpus=2)
+    for number in range(2):
+        queues.run(f"r{number}", queue="research")
+    queues.pod("p", queue="product")
+    queues.settle()
+    (victim,) = leaving(queues)
+    gone(queues, victim)
+    overtaken_round(queues, monkeypatch)
+    queues.world.claim("little", count=1, core=5)
+    queues.world.pod("stranger", claim="little")
+    assert queues.world.filter("stranger") is None
+    queues.settle()
+    assert queues.bind("p") == "n1"
+
+
+def test_a_round_that_is_overtaken_keeps_devices_for_who_waits(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QUEUE-3 a device that was open to one who goes now is kept again where a REST claim came before it."""
+    one_borrower(queues)
+    sharer(queues, "pair", "pair")
+    queues.settle()
+    sharer(queues, "some", "some")
+    overtaken_round(queues, monkeypatch)
     uid = queues.world.server.pods[NAMESPACE, "pair"]["metadata"]["uid"]
     assert list(Device.objects.exclude(kept_for="").values_list("kept_for", flat=True)) == [uid, uid]
     queues.world.claim("little", count=1, core=5)
