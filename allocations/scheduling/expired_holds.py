@@ -1,4 +1,4 @@
-"""Dropping of expired holds.
+"""Dropping of holds that have expired, and of those on nodes that are gone.
 
 Called by placement before it refuses, by the beat and by garbage collection. Invariants: only conditional moves, so any
 number may drop at once; a hold that a filter prolongs meanwhile stays; a hold that cannot be dropped delays no other.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from typing import Final
 
 import structlog
+from django.db.models import Q
 
 from allocations import ledger
 from allocations.choices import State
@@ -17,17 +19,25 @@ from allocations.counters import CollectionCause, collected
 from allocations.ledger.back_off import BROKEN, due, due_later
 from allocations.models import Allocation
 from allocations.scheduling.attempt import COLLECTOR
+from nodes.choices import NodeState
+
+EXPIRED: Final = "the hold expired"
 
 log = structlog.get_logger(__name__)
 
 
 def expire_holds(now: datetime) -> int:
-    """Drop expired holds; how many. Their nodes rank last for their pods for a while."""
-    expired = due(Allocation.objects.filter(state=State.HELD, hold_until__lt=now), now, "hold_until")
+    """Drop expired holds, and those on nodes that are gone; how many. Their nodes rank last for their pods for a while.
+
+    kube-scheduler may not ask for a pod again whose node has gone: the pod would wait until its hold has expired.
+    """
+    useless = Q(hold_until__lt=now) | Q(node__state=NodeState.GONE)
+    expired = due(Allocation.objects.filter(useless, state=State.HELD), now, "hold_until")
     dropped, broken = 0, []
-    for allocation_id, changed_at in list(expired.values_list("id", "changed_at")):
+    for allocation_id, changed_at, until in list(expired.values_list("id", "changed_at", "hold_until")):
+        reason = EXPIRED if until is not None and until < now else "its node is gone"
         try:
-            dropped += lapsed_drop(allocation_id, now, unchanged_since=changed_at)
+            dropped += lapsed_drop(allocation_id, now, unchanged_since=changed_at, reason=reason)
         except BROKEN:
             log.exception("garbage_collection.hold_broken", allocation=str(allocation_id))
             broken.append(allocation_id)
@@ -35,12 +45,14 @@ def expire_holds(now: datetime) -> int:
     return dropped
 
 
-def lapsed_drop(allocation_id: uuid.UUID, now: datetime, *, unchanged_since: datetime | None = None) -> bool:
+def lapsed_drop(
+    allocation_id: uuid.UUID, now: datetime, *, unchanged_since: datetime | None = None, reason: str = EXPIRED
+) -> bool:
     """Drop one expired hold; False when it moved on."""
     dropped = ledger.drop_hold(
         allocation_id=allocation_id,
         outcome=State.FAILED,
-        reason="the hold expired",
+        reason=reason,
         now=now,
         actor=COLLECTOR,
         unchanged_since=unchanged_since,

@@ -16,9 +16,12 @@ from allocations.ledger.hold import hold_all
 from allocations.ledger.queue_fence import raise_fence
 from allocations.models import Allocation, GangState, QueueFence
 from allocations.scheduling import placement
+from allocations.scheduling.expired_holds import expire_holds
 from allocations.scheduling.queueing.loop import run_round
 from allocations.scheduling.queueing.rounds import Rounds
 from kube.keys import ATTEMPT
+from nodes.choices import NodeState
+from nodes.models import Node
 from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE
@@ -273,6 +276,22 @@ def test_a_node_that_goes_during_a_round(queues: Queues, monkeypatch: pytest.Mon
         assert list(Allocation.objects.values_list("node__name", flat=True)) == ["n2"]
     queues.round()
     assert queues.world.live() == 2
+
+
+def test_a_node_that_goes_after_the_admission(queues: Queues) -> None:
+    """CLAIM-8 kube-scheduler, which has no node for the pod, does not ask again: its hold ends at once all the same."""
+    queues.world.node("n1", gpus=1)
+    queues.queue("research", quotas=[{"deserved": 2}])
+    queues.pod("a", queue="research")
+    queues.round()
+    Node.objects.update(state=NodeState.GONE)
+    queues.world.node("n2", gpus=1)
+    queues.round()
+    assert list(Allocation.objects.filter(state=State.HELD).values_list("node__name", flat=True)) == ["n1"]
+    assert expire_holds(database_now()) == 1
+    assert Allocation.objects.get().reason == "its node is gone"
+    queues.round()
+    assert queues.bind("a") == "n2"
 
 
 def test_killed_before_the_admission_is_noted(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
