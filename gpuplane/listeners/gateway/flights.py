@@ -41,8 +41,8 @@ class Flight:
 
     __slots__ = (
         "_error", "_events", "_tail", "_task", "arrived", "begun", "broken", "first_byte_at", "id", "known", "lora",
-        "model", "place", "priority", "reason", "started", "status", "token", "tried", "tries", "user", "waited",
-        "written",
+        "model", "place", "priority", "reason", "sending_since", "started", "status", "token", "tried", "tries", "user",
+        "waited", "written",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Flight:
         self.status = 0  # of the answer
         self.begun = False  # whether the client has the answer's head
         self.broken = ""  # why the answer ended short
+        self.sending_since: float | None = None  # while the client is to read a piece, by the dispatcher's clock
         self.waited = 0.0
         self.tried: dict[str, float] = {}  # slot → when it did not take it
         self.tries = 0
