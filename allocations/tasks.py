@@ -46,8 +46,8 @@ _queue_publisher = queue_status.Publisher()
 
 @shared_task(name="allocations.tasks.expire_holds", ignore_result=True)
 def expire_holds() -> int:
-    """Drop holds past their time."""
-    return expired_holds.expire_holds(database_now())
+    """Drop holds past their time, and those on nodes that are gone."""
+    return expired_holds.drop_useless_holds(database_now())
 
 
 @shared_task(name="allocations.tasks.end_stale_reservations", ignore_result=True)

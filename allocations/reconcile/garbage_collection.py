@@ -29,7 +29,7 @@ from allocations.ledger.external_holders import external_holder_set
 from allocations.models import AdvisedPod, Allocation, AllocationDevice, PodRefusal
 from allocations.scheduling import binder
 from allocations.scheduling.attempt import COLLECTOR, BindFailed, OutcomeOpen
-from allocations.scheduling.expired_holds import expire_holds
+from allocations.scheduling.expired_holds import drop_useless_holds
 from allocations.scheduling.limits import RESERVED_LIMIT, reservation_seconds
 from audit.choices import EventKind
 from audit.models import Event
@@ -70,7 +70,7 @@ class Collected(msgspec.Struct):
 def collect_garbage(*, now: datetime, backends: Backends) -> Collected:
     """Collect expired holds, interrupted binds and releases, ended allocations, and rows that nobody needs."""
     clock = RunningClock(now)
-    done = Collected(holds=expire_holds(now))
+    done = Collected(holds=drop_useless_holds(now))
     reserved = {key: partial(_settle, key, backends) for key in stale_reservations(now)}
     done.reservations = _each(reserved, State.RESERVED, clock)
     releasing = {

@@ -1,7 +1,8 @@
 """Dropping of holds that have expired, and of those on nodes that are gone.
 
-Called by placement before it refuses, by the beat and by garbage collection. Invariants: only conditional moves, so any
-number may drop at once; a hold that a filter prolongs meanwhile stays; a hold that cannot be dropped delays no other.
+Called by placement before it refuses, which drops expired ones, by the beat and by garbage collection. Invariants: only
+conditional moves, so any number may drop at once; a hold that a filter prolongs meanwhile stays; a hold that cannot be
+dropped delays no other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 import structlog
-from django.db.models import Q
+from django.db.models import QuerySet
 
 from allocations import ledger
 from allocations.choices import State
@@ -27,15 +28,22 @@ log = structlog.get_logger(__name__)
 
 
 def expire_holds(now: datetime) -> int:
-    """Drop expired holds, and those on nodes that are gone; how many. Their nodes rank last for their pods for a while.
+    """Drop expired holds; how many. Their nodes rank last for their pods for a while."""
+    return _drop(Allocation.objects.filter(state=State.HELD, hold_until__lt=now), now, EXPIRED)
+
+
+def drop_useless_holds(now: datetime) -> int:
+    """Drop expired holds, and those on nodes that are gone; how many.
 
     kube-scheduler may not ask for a pod again whose node has gone: the pod would wait until its hold has expired.
     """
-    useless = Q(hold_until__lt=now) | Q(node__state=NodeState.GONE)
-    expired = due(Allocation.objects.filter(useless, state=State.HELD), now, "hold_until")
+    gone = Allocation.objects.filter(state=State.HELD, node__state=NodeState.GONE)
+    return expire_holds(now) + _drop(gone, now, "its node is gone")
+
+
+def _drop(holds: QuerySet[Allocation], now: datetime, reason: str) -> int:
     dropped, broken = 0, []
-    for allocation_id, changed_at, until in list(expired.values_list("id", "changed_at", "hold_until")):
-        reason = EXPIRED if until is not None and until < now else "its node is gone"
+    for allocation_id, changed_at in list(due(holds, now, "hold_until").values_list("id", "changed_at")):
         try:
             dropped += lapsed_drop(allocation_id, now, unchanged_since=changed_at, reason=reason)
         except BROKEN:
