@@ -165,7 +165,7 @@ _READ: Final[Mapping[str, tuple[DTypeLike, Callable[[_Row], float]]]] = {
 _VERSION: Final = (
     "SELECT count(*), coalesce(sum(id), 0), coalesce(sum({}), 0) FROM nodes_node",
     "(extract(epoch FROM changed_at) * 1000000)::bigint",
-    "unixepoch(changed_at) * 1000000 + substr(changed_at, 21, 6)",
+    "strftime('%%s', changed_at) * 1000000 + substr(changed_at, 21, 6)",
 )
 """The query, and microseconds since 1970 on PostgreSQL and on SQLite, where a time is text."""
 
