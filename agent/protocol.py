@@ -22,6 +22,8 @@ import msgspec
 
 FRAME_LIMIT: Final = 256 * 1024
 """Bytes (a large node's inventory has about 10 KiB, a sample 0.4 KiB)."""
+OTHER_BOOT_SECONDS: Final = 60.0
+"""While a boot was heard so recently, frames older than its newest cannot start another boot."""
 MOST_DEVICES: Final = 64
 """Devices in one sample, health or hello frame."""
 MOST_CHECKPOINT_ENTRIES: Final = 1024

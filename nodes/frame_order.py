@@ -9,16 +9,13 @@ whichever is stored first.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from django.db.models import Q
 
 from access.errors import Unavailable
-from agent.protocol import AgentFrame
+from agent.protocol import OTHER_BOOT_SECONDS, AgentFrame
 from nodes.models import Node
-
-OTHER_BOOT_SECONDS: Final = 60
-"""For so long after a frame was stored, frames older than it cannot start another boot."""
 
 
 class FrameStamp(NamedTuple):

@@ -45,9 +45,8 @@ def notice_silent_agents() -> None:
         log.warning("nodes.silence_unknown", why=str(error))
         return
     reading = CLOCK.read()
-    if since is not None and reading.even_since is not None:
-        since = max(since, reading.even_since)
-    noticed = agent_liveness.notice_silent(now=reading.now, listening_since=since)
+    counted = None if since is None else reading.later(since)  # nobody listens: nobody is silent
+    noticed = agent_liveness.notice_silent(now=reading.now, listening_since=counted)
     if noticed != agent_liveness.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
 

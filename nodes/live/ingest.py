@@ -104,14 +104,20 @@ class Record:
 
     async def health(self, node: str, frame: Health, actor: Actor) -> None:
         """Store the health of devices, by UUID."""
-        by: dict[str, Any] = {"actor": actor, "frame": FrameStamp.of(frame)}
-        await _stored(lambda: services.devices_health(node_name=node, health=frame.health, now=database_now(), **by))
+        stamp = FrameStamp.of(frame)
+        await _stored(
+            lambda: services.devices_health(
+                node_name=node, health=frame.health, actor=actor, now=database_now(), frame=stamp
+            )
+        )
 
     async def checkpoint(self, node: str, frame: Checkpoint, actor: Actor) -> None:
         """Store what the kubelet gave to containers."""
         given = [CheckpointGrant(one.pod_uid, one.container, one.resource, tuple(one.devices)) for one in frame.entries]
-        by: dict[str, Any] = {"actor": actor, "frame": FrameStamp.of(frame)}
-        await _stored(lambda: checkpoint_put(node_name=node, entries=given, now=database_now(), **by))
+        stamp = FrameStamp.of(frame)
+        await _stored(
+            lambda: checkpoint_put(node_name=node, entries=given, actor=actor, now=database_now(), frame=stamp)
+        )
 
 
 async def _stored(work: Callable[[], Result]) -> Result:

@@ -19,7 +19,17 @@ from zlib import crc32
 
 import msgspec
 
-from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, details_of, values_of
+from agent.protocol import (
+    COLUMNS,
+    OTHER_BOOT_SECONDS,
+    BadFrame,
+    Details,
+    DeviceDetails,
+    Sample,
+    Values,
+    details_of,
+    values_of,
+)
 from nodes.live.rate_limit import RateLimits
 from nodes.measures import block_of
 
@@ -34,8 +44,6 @@ DETAILS_KEY: Final = "gpuplane:details"
 """The same of DetailsView."""
 AHEAD_SECONDS: Final = 4.0
 """By how much clocks may differ (docs/operations.md). A sample from later is of a clock that was set back since."""
-OTHER_BOOT_SECONDS: Final = 60.0
-"""While a boot was heard so recently, frames older than its newest cannot start another boot."""
 
 
 class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 from asgiref.sync import sync_to_async
 
-from agent.protocol import AgentFrame, Checkpoint, CheckpointEntry, Health, Hello, Inventory
-from nodes.frame_order import OTHER_BOOT_SECONDS
+from agent.protocol import OTHER_BOOT_SECONDS, AgentFrame, Checkpoint, CheckpointEntry, Health, Hello, Inventory
 from nodes.live import ingest
 from nodes.live.ingest import Record, Session
 from nodes.live.samples import SampleTable
