@@ -72,11 +72,13 @@ def others_of_mix(snapshot: Snapshot, held: Live) -> list[int]:
     """
     own = [grant.device_id for grant in held.grants if grant.type == GPU]
     rows = snapshot.index.rows_of(own)
-    codes = snapshot.device_model[rows[rows >= 0]]
-    tree = DIRECTORY.get(FRESH_SECONDS).tree
-    if len({tree.group_of(snapshot.models[code]) for code in codes.tolist()}) < 2:
+    codes = set(snapshot.device_model[rows[rows >= 0]].tolist())
+    if len(codes) < 2:
         return []
-    ids: list[int] = snapshot.device_id[np.isin(snapshot.device_model, codes)].tolist()
+    tree = DIRECTORY.get(FRESH_SECONDS).tree
+    if len({tree.group_of(snapshot.models[code]) for code in codes}) < 2:
+        return []
+    ids: list[int] = snapshot.device_id[np.isin(snapshot.device_model, list(codes))].tolist()
     return sorted(set(ids).difference(own))
 
 
