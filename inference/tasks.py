@@ -45,8 +45,7 @@ def notice_silent_runners() -> None:
     if heard and since is None:
         return  # nobody listens
     reading = CLOCK.read()
-    counted = [moment for moment in (since, reading.even_since) if moment is not None]
-    found = runner_liveness.notice_silent(now=reading.now, listening_since=max(counted, default=None))
+    found = runner_liveness.notice_silent(now=reading.now, listening_since=reading.later(since))
     if any(found.values()):
         log.info("runners.noticed", **{state.value: nodes for state, nodes in found.items()})
 

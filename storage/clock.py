@@ -49,6 +49,10 @@ class ClockReading:
     now: datetime
     even_since: datetime | None = None
 
+    def later(self, since: datetime | None) -> datetime | None:
+        """Since when silence counts that has counted from `since` on, None: always."""
+        return max((one for one in (since, self.even_since) if one is not None), default=None)
+
 
 class StepClock:
     """The database's clock beside this process's monotonic clock, for tasks that act on silence.
