@@ -95,7 +95,7 @@ class Life:
         )
 
     async def _live(self, *, end_with_runner: bool) -> None:
-        if not self._found and not await self._starts(end_with_runner=end_with_runner):
+        if not self._found and not self._starts(end_with_runner=end_with_runner):
             return
         ended = asyncio.create_task(self.folder.ended())
         serving = asyncio.create_task(self._serve())
@@ -117,20 +117,20 @@ class Life:
                 task.cancel()
             await asyncio.gather(ended, serving, stopping, return_exceptions=True)
 
-    async def _starts(self, *, end_with_runner: bool) -> bool:
-        """Whether it was started; one that was not is over, also where a defect kept it from that."""
-        starting = asyncio.create_task(self._start(end_with_runner=end_with_runner))
-        await asyncio.wait({starting})
-        if (error := starting.exception()) is None:
-            return True
-        if not isinstance(error, CannotStart | OSError):
-            log.error("slot.start_failed", slot=self.slot.id, exc_info=error)
-        reason = str(error) or type(error).__name__
-        self.folder.note(reason)
-        self._set("stopped" if self._stop.is_set() else "failed", reason)
-        return False
+    def _starts(self, *, end_with_runner: bool) -> bool:
+        """Whether it was started; one that was not is over."""
+        try:
+            self._start(end_with_runner=end_with_runner)
+        except Exception as error:
+            if not isinstance(error, CannotStart | OSError):
+                log.exception("slot.start_failed", slot=self.slot.id)
+            reason = str(error) or type(error).__name__
+            self.folder.note(reason)
+            self._set("stopped" if self._stop.is_set() else "failed", reason)
+            return False
+        return True
 
-    async def _start(self, *, end_with_runner: bool) -> None:
+    def _start(self, *, end_with_runner: bool) -> None:
         """Start the process. Raises CannotStart and OSError."""
         if self._runtime is None:
             raise CannotStart(f"this runner does not have the runtime {self.slot.runtime}")
