@@ -265,8 +265,8 @@ class TriggerProgress:
         if trigger.again >= LOST_MOST:
             self._fail(trigger, f"{why}; it was made {trigger.again + 1} times")
         else:
-            former: dict[str, object] = {"uid": "", "node_claim": "", "said": ""}
-            move(trigger, TriggerState.WANTED, now=self.now, reason=why, again=trigger.again + 1, **former)
+            again = trigger.again + 1
+            move(trigger, TriggerState.WANTED, now=self.now, reason=why, again=again, uid="", node_claim="", said="")
 
     def _fail(self, trigger: Trigger, reason: str) -> None:
         fail(trigger, reason, now=self.now)

@@ -47,18 +47,18 @@ class Leaving:
                 self.moves.append(rows.waiting_again(step.id, step.slot, step.reason, tried))
                 self._whose.append(place)
 
-    def standings(self, back: Written, moved: Sequence[Written]) -> tuple[dict[int, StepResult], set[str]]:
+    def results(self, back: Written, moved: Sequence[Written]) -> tuple[dict[int, StepResult], set[str]]:
         """Index of a step → what became of its request; and the slots whose count of requests is wrong."""
         freed: set[str] = set()
-        standings = dict.fromkeys(self._steps, StepResult.OVER)
+        results = dict.fromkeys(self._steps, StepResult.OVER)
         for place, statement, one in zip(self._whose, self.moves, moved, strict=True):
             step = self._steps[place]
             if isinstance(step, Retry) and one.rows:
-                standings[place] = StepResult.WAITS
+                results[place] = StepResult.WAITS
                 freed.add(step.slot)
             elif statement.returning == "slot_id":
                 freed.update(slot_id for slot_id in one.returned if slot_id)
-        return standings, freed - set(back.returned)
+        return results, freed - set(back.returned)
 
 
 def ended(step: Ending, moment: Moment) -> rows.Ended:

@@ -112,9 +112,9 @@ def _read(
     locked, *found, slots = run_together([rows.locking(names), *written, rows.reading_slots(names)])
     if found:
         (back,), moved = found
-        standings, miscounted = leaving.standings(back, moved)
-        for place, standing in standings.items():
-            outcomes[place] = standing
+        results, miscounted = leaving.results(back, moved)
+        for place, result in results.items():
+            outcomes[place] = result
         for slot_id in sorted(miscounted):
             recount(slot_id)
     waiting = rows_of(rows.reading_waiting(names)) if rows.somebody_waits(slots) else ()

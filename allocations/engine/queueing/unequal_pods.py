@@ -10,14 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from allocations.engine.plan import feasible, plan
-from allocations.engine.queueing.equal_pods import (
-    Placements,
-    PodPlacement,
-    both,
-    equal_on_rows,
-    rows_used,
-    taken,
-)
+from allocations.engine.queueing.equal_pods import Placements, PodPlacement, both, equal_on_rows, rows_used, taken
 from allocations.engine.queueing.workloads import Member
 from kube.device_types import GPU
 

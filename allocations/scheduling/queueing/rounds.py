@@ -78,7 +78,7 @@ class Rounds:
             admitted = admit(inputs, ready, fence=self._fence)
         except NewerDecision:
             if self.is_latest():
-                keep_for_takers(inputs, [*ready, *later])  # until a next round, in which they may be held
+                keep_for_takers(inputs, [*ready, *later])  # whose victims may be gone by now
             raise
         note_admitted([row for row, _ in admitted], now)
         self._ungate([(row, id_) for row, id_ in admitted if row.pod.gated], now)

@@ -88,6 +88,8 @@ async def test_an_arrival_of_a_process_that_has_lost_its_row(
 ) -> None:
     """SLOT-9 is not written: if this process died now, nobody would give its place back."""
 
+    await dispatcher.registration.held()  # else the first row comes in between
+
     async def lost_since() -> None:
         dispatcher.registration.gateway = ""
 

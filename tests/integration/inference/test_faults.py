@@ -26,6 +26,17 @@ from tests.integration.inference.conftest import all_is_well
 from tests.slots import SlotWorld
 
 
+def waiting_for_memory(world: SlotWorld) -> None:
+    """A slot of `chat` is planned where one of `old` drains, on the only GPU."""
+    world.model("old", memory=30)
+    world.model("chat", memory=30)
+    world.runner(memory=40)
+    world.ready("old")
+    world.age(100)
+    world.requests("chat")
+    world.round()
+
+
 def change(**fields: object) -> Callable[[SlotWorld], None]:
     def do(world: SlotWorld) -> None:
         Model.objects.update(**fields)
@@ -96,13 +107,7 @@ def test_what_happens_to_a_slot_that_waits_for_memory(
     world: SlotWorld, event: Callable[[SlotWorld], None], want: str
 ) -> None:
     """SLOT-2 a slot that nobody was told of is gone at once."""
-    world.model("old", memory=30)
-    world.model("chat", memory=30)
-    world.runner(memory=40)
-    world.ready("old")
-    world.age(100)
-    world.requests("chat")
-    world.round()
+    waiting_for_memory(world)
     new = Slot.objects.get(model_name="chat")
     assert (new.state, new.allocation) == (State.PLANNED, None)
     event(world)
@@ -114,23 +119,17 @@ def test_what_happens_to_a_slot_that_waits_for_memory(
 def test_an_evicted_slot_whose_process_does_not_end(world: SlotWorld, settings: Settings) -> None:
     """SLOT-2 SLOT-5b who waits for its memory is planned anew after a while: here elsewhere, there with its reason."""
     settings.GPUPLANE_SLOT_START_SECONDS, settings.GPUPLANE_SLOT_DRAIN_SECONDS = 100, 50
-    world.model("old", memory=30)
-    world.model("new", memory=30)
-    world.runner(memory=40)
-    world.ready("old")
-    world.age(100)
-    world.requests("new")
-    world.round()
+    waiting_for_memory(world)
     world.age(149)
     world.round()
-    assert world.slots() == [("old", "n1", [0], "draining"), ("new", "n1", [0], "planned")]
+    assert world.slots() == [("old", "n1", [0], "draining"), ("chat", "n1", [0], "planned")]
     world.age(2)
     world.round()
     assert Slot.objects.get(state=State.STOPPED).reason == "its memory was not free within 150 s"
-    assert world.waiting() == [("new", False, "no GPU has 30Gi free; best n1/0 with 10Gi")]
+    assert world.waiting() == [("chat", False, "no GPU has 30Gi free; best n1/0 with 10Gi")]
     world.runner("n2", memory=40)
     world.round()
-    assert world.slots() == [("old", "n1", [0], "draining"), ("new", "n2", [0], "planned")]
+    assert world.slots() == [("old", "n1", [0], "draining"), ("chat", "n2", [0], "planned")]
     all_is_well()
 
 

@@ -55,33 +55,24 @@ def test_a_gang_grows_whole(growing: Growing, queues: Queues) -> None:
     assert set(growing.states) == {"served"}
 
 
-def test_a_limit_comes_before_nodes(growing: Growing, queues: Queues) -> None:
-    """SCALE-1 A node for what the queue's limit lets in, and none for the rest, which is told so."""
-    growing.karpenter.pool()
-    queues.queue("q", quotas=[{"deserved": 0, "limit": 8}])
-    for number in range(3):
-        queues.pod(f"p-{number}", gpus=8, queue="q")
-    queues.settle()
-    growing.round(2)
-    assert len(growing.triggers) == 1
-    told = list(PodGrowth.objects.filter(pool="").values_list("reason", flat=True))
-    assert told == ["queue q holds 8 of its limit of 8 GPUs"] * 2
-
-
-def test_a_limit_comes_before_nodes_however_many_pods_wait(
-    growing: Growing, queues: Queues, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("nodes", "most"),
+    [pytest.param(1, round_input.MOST, id="few wait"), pytest.param(2, 1, id="more wait than a round admits")],
+)
+def test_a_limit_comes_before_nodes(
+    growing: Growing, queues: Queues, monkeypatch: pytest.MonkeyPatch, nodes: int, most: int
 ) -> None:
-    """SCALE-1 The queues admit so many pods in a round; growth asks about all of them."""
-    monkeypatch.setattr(round_input, "MOST", 1)
+    """SCALE-1 Nodes for what the queue's limit lets in, and none for the rest, which is told so."""
+    monkeypatch.setattr(round_input, "MOST", most)
     growing.karpenter.pool()
-    queues.queue("q", quotas=[{"deserved": 0, "limit": 16}])
-    for number in range(4):
+    queues.queue("q", quotas=[{"deserved": 0, "limit": 8 * nodes}])
+    for number in range(nodes + 2):
         queues.pod(f"p-{number}", gpus=8, queue="q")
     queues.settle()
     growing.round(2)
-    assert len(growing.triggers) == 2
+    assert len(growing.triggers) == nodes
     told = list(PodGrowth.objects.filter(pool="").values_list("reason", flat=True))
-    assert told == ["queue q holds 16 of its limit of 16 GPUs"] * 2
+    assert told == [f"queue q holds {8 * nodes} of its limit of {8 * nodes} GPUs"] * 2
 
 
 def test_a_node_that_comes_while_the_input_is_read(
