@@ -139,7 +139,7 @@ class Serving:
             answer.close()
 
     async def _send(self, flight: Flight, send: Send, message: Message) -> None:
-        """Send it on. `_watch` looks whether the client reads: a timer for each piece would cost a seventh of its CPU."""
+        """Send it on. `_watch` looks whether the client reads: a timer for each piece costs a seventh of the work."""
         flight.sending_since = self._dispatcher.clock()
         await send(message)
         flight.sending_since = None
