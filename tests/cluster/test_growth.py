@@ -86,6 +86,7 @@ def test_what_no_pool_can_make(stack: Stack, karpenter: Karpenter, namespace: st
 def test_karpenter_is_away_and_gpuplane_dies(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
     """SCALE-4 a trigger that is deleted by hand comes again; killed and started again, gpuplane goes on."""
     karpenter.pool("h100")
+    eventually(lambda: karpenter.accepts("h100"), seconds=30, what="the pool Ready")
     karpenter.stop()
     with inventories(stack), Observer(stack.api, f"/api/v1/namespaces/{namespace}/pods").watching() as pods:
         halves(stack, namespace, 4)

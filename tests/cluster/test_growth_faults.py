@@ -118,6 +118,7 @@ def test_trigger_pods_that_are_lost(stack: Stack, karpenter: Karpenter, namespac
     """
     karpenter.pool("h100", labels={GROUP: "lost"})
     (old,) = stack.add_nodes(["old"])
+    eventually(lambda: karpenter.accepts("h100"), seconds=30, what="the pool Ready")
     karpenter.stop()
     names = shares(stack, namespace, "lost", 2)
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"

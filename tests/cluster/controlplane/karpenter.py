@@ -99,6 +99,12 @@ class Karpenter:
         """Stop it; its objects stay."""
         self.program.stop()
 
+    def accepts(self, pool: str) -> bool:
+        """Whether it has marked the NodePool Ready; one that it was stopped over stays at `Unknown`."""
+        found = self.api.get(f"{NODE_POOLS}/{pool}")
+        conditions = {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", [])}
+        return conditions.get("Ready") == "True"
+
     def node_class(self, name: str = "default", *, registers_after: str = "") -> None:
         """A node class that pools name. `registers_after`: how long its nodes take, such as 30s."""
         body: Json = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": name}}
