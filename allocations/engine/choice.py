@@ -15,7 +15,7 @@ from allocations.engine.decision import Grant
 from allocations.engine.device_ranking import DeviceRanking
 from allocations.engine.needs import amounts
 from allocations.engine.reasons import memory_text
-from allocations.engine.sets import best_set
+from allocations.engine.sets import best_first, best_set
 from allocations.engine.snapshot import NO_MEMORY
 from allocations.engine.subsets import mask_of
 from claims.dialects.request import Policy
@@ -148,9 +148,8 @@ def _whole_gpus(need: Need, node: int, budget: Budget, *, contiguous: bool) -> l
             best_set(topology, free, need.ask.count, within_island=within_island, eligible=one, budget=budget)
             for one in eligible
         ]
-        found = max(filter(None, sets), key=lambda one: one.score, default=None)
-        if found is not None:
-            return [int(rows[place]) for place in found.positions]
+        if found := best_first(topology, free, sets):
+            return [int(rows[place]) for place in found[0].positions]
     raise AssertionError("the node was found able to serve")
 
 

@@ -9,14 +9,15 @@ one by one, the best first, so a pod that fits on the best node costs one search
 
 from __future__ import annotations
 
-from itertools import combinations
+from functools import partial
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.needs import amounts
-from allocations.engine.sets import best_set
+from allocations.engine.sets import best_first, best_set
 from allocations.engine.subsets import mask_of
 from claims.dialects.request import CORE_WHOLE
 from kube.device_types import GPU
@@ -39,6 +40,7 @@ TRY_DEVICES: Final = 64
 Rows = list[int]
 State = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int, int, tuple[bool, ...]]
 Growth = tuple[bool, float, int]
+_NO_GROWTH: Final[Growth] = (False, 0.0, 0)
 
 
 class MultiContainerNeeds:
@@ -195,26 +197,29 @@ class _NodeSearch:
         """Sets of devices that fit now, the first choice first."""
         count = part.need.ask.count
         fitting = [row for device, row in enumerate(self.rows) if self._fits(part, device)]
-        for rows in part.need.numas(fitting):
-            group = [row - self.rows[0] for row in rows]
-            if part.need.ask.whole:
-                for some in ([device for device in group if self.met[device]], group) if self.steps > 1 else (group,):
-                    best = self._best_wired(part, some)
-                    yield from [best] if best is not None else []
-            yield from combinations(self._ranked(part, group), count)
+        groups = [[row - self.rows[0] for row in rows] for rows in part.need.numas(fitting)]
+        if part.need.ask.whole and part.need.ask.type == GPU:
+            yield from self._best_wired(groups, count)
+        rank = partial(self._rank, part)
+        ranked = [sorted(group, key=rank) for group in groups if len(group) >= count]
+        for group in sorted(ranked, key=lambda group: list(map(rank, group[:count]))):
+            yield from combinations(group, count)
 
-    def _best_wired(self, part: _Part, group: Sequence[int]) -> tuple[int, ...] | None:
-        if part.need.ask.type != GPU:
-            return None
-        free = mask_of(group)  # GPUs come first among a node's devices, as in its topology
-        found = best_set(self.topology, free, part.need.ask.count, within_island=False, budget=self.budget)
-        return found.positions if found is not None else None
+    def _best_wired(self, groups: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+        """The best set of each group, the best first; before them those of devices that the pod holds anyway."""
+        met = [[device for device in group if self.met[device]] for group in groups]
+        free = mask_of(chain.from_iterable(groups))  # GPUs come first among a node's devices, as in its topology
+        for some in (met, groups) if self.steps > 1 else (groups,):
+            sets = [
+                best_set(self.topology, free, count, within_island=False, eligible=mask_of(group), budget=self.budget)
+                for group in some
+            ]
+            yield from (one.positions for one in best_first(self.topology, free, sets))
 
-    def _ranked(self, part: _Part, group: Sequence[int]) -> list[int]:
-        """The devices, the first choice first."""
-        if self.steps == 1:
-            return sorted(group, key=lambda device: (self._fullness(device), device))
-        return sorted(group, key=lambda device: (self._growth(part, device), self._fullness(device), device))
+    def _rank(self, part: _Part, device: int) -> tuple[Growth, tuple[float, float], int]:
+        """The sort key of a device, the first choice first."""
+        growth = _NO_GROWTH if self.steps == 1 else self._growth(part, device)
+        return growth, self._fullness(device), device
 
     def _fits(self, part: _Part, device: int) -> bool:
         taken = part.takes[device]

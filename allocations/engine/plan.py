@@ -278,17 +278,17 @@ class _Planner:
         """[a] scores of the best sets, NO_SET where there is none."""
         scores = np.full(len(nodes), NO_SET, dtype=np.int64)
         count = gpus.ask.count
-        exact = gpus.view.count[nodes] <= EXACT_UP_TO
+        exact = (gpus.view.count[nodes] <= EXACT_UP_TO) & (not gpus.at_one_numa)
         rows = nodes[exact]
         scores[exact] = self.snapshot.index.sets.scores(rows, gpus.masks[rows], count, within_island=within_island)
         budget = Budget()  # a new one each time, so that nodes rank alike whatever was searched before
-        known: dict[tuple[Topology, int], int] = {}
+        known: dict[tuple[Topology, *tuple[int, ...]], int] = {}
         for place in np.flatnonzero(~exact).tolist():
             node = int(nodes[place])
             topology, start = self.snapshot.node_topology[node], int(self.snapshot.node_start[node])
-            free = mask_of(row - start for row in gpus.rows(node))
-            if (topology, free) not in known:
-                found = best_set(topology, free, count, within_island=within_island, budget=budget)
-                known[topology, free] = found.score if found else NO_SET
-            scores[place] = known[topology, free]
+            free = [mask_of(row - start for row in rows) for rows in gpus.numas(gpus.rows(node))]
+            if (topology, *free) not in known:
+                sets = [best_set(topology, one, count, within_island=within_island, budget=budget) for one in free]
+                known[topology, *free] = max((found.score for found in sets if found), default=NO_SET)
+            scores[place] = known[topology, *free]
         return scores

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from allocations.engine.budget import Budget
 from allocations.engine.caches import MIB, BoundedCache, cached_in
 from allocations.engine.large_nodes import best_positions
-from allocations.engine.subsets import positions_of, subsets_of
+from allocations.engine.subsets import mask_of, positions_of, subsets_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from allocations.engine.topology import Topology
 
 TABLES: Final = BoundedCache(64 * MIB)
@@ -61,6 +63,17 @@ def best_set(
         if choosable == free_mask:
             answers.chosen[free_mask] = chosen
     return BestSet(positions_of(chosen), int(answers.scores[chosen])) if chosen else None
+
+
+def best_first(topology: Topology, free_mask: int, sets: Iterable[BestSet | None]) -> list[BestSet]:
+    """The sets there are of equally many GPUs, in the order of `best_set`."""
+    found = [one for one in sets if one is not None]
+
+    def key(one: BestSet) -> tuple[int, int, tuple[int, ...]]:
+        left = positions_of(free_mask & ~mask_of(one.positions))
+        return -one.score, -topology.score(left), one.positions
+
+    return sorted(found, key=key) if len(found) > 1 else found
 
 
 class _Answers(NamedTuple):

@@ -238,6 +238,34 @@ def test_one_numa_node_also_for_whole_devices() -> None:
     assert (reason.text, reason.resolvable) == ("fewer than 5 gpu devices at one NUMA node", False)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(2, 4), st.booleans())
+def test_the_best_set_that_one_numa_node_has(data: Any, count: int, several: bool) -> None:
+    """CLAIM-4 of equally full nodes the one whose best set at one NUMA node is wired best; of its sets the best one,
+    and of equals the one that leaves most to the next pod. On a node also beside another container.
+    """
+    minor = st.integers(0, 7)
+    numas = data.draw(st.lists(st.sampled_from([-1, 0, 1]), min_size=8, max_size=8))
+    taken = data.draw(st.sets(minor, max_size=3))
+    links = st.lists(st.tuples(minor, minor, st.integers(1, 4)), max_size=8)
+    names = "a" if several else "ab"
+    picture = fleet(
+        *(node(name, gpus=8, links=data.draw(links), taken=taken, numa=numas.__getitem__) for name in names)
+    )
+    free = [place for place in range(8) if place not in taken]
+    ways = [
+        (-topology.score(some), name, -topology.score([one for one in free if one not in some]), some)
+        for name, topology in zip(names, picture.node_topology, strict=True)
+        for numa in (0, 1)
+        for some in itertools.combinations([place for place in free if numas[place] == numa], count)
+    ]
+    bound = DeviceAsk("gpu", count, limits=Limits(one_numa=True), container="a")
+    decision = plan(picture, request(bound, *[part(0, 1, container="b")] * several))
+    given = decision.minors[0] if several and ways else tuple(grant.minor for grant in decision.grants)
+    _, want_node, _, want = min(ways, default=(0, None, 0, ()))
+    assert (decision.node, given) == (want_node, want)
+
+
 @pytest.mark.parametrize("policy", list(Policy))
 def test_shares_at_one_numa_node(policy: Policy) -> None:
     picture = fleet(node("n", gpus=4, memory=TEN, used={0: (50, GI)}, numa=lambda minor: minor % 2))
