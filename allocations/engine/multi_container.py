@@ -38,7 +38,7 @@ TRY_DEVICES: Final = 64
 """A set counts as one try for each so many devices of the node, since trying takes that much longer."""
 
 Rows = list[int]
-State = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int, int, tuple[bool, ...]]
+State = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int, int, int, tuple[bool, ...]]
 Growth = tuple[bool, float, int]
 _NO_GROWTH: Final[Growth] = (False, 0.0, 0)
 
@@ -112,7 +112,7 @@ class MultiContainerNeeds:
         here = snapshot.rows_of_node(node)
         columns: list[NDArray[Any]] = [snapshot.device_type, snapshot.memory_total, snapshot.device_numa]
         if not empty:
-            columns += [snapshot.core_used, snapshot.memory_used]
+            columns += [snapshot.core_used, snapshot.memory_used, snapshot.device_group]
         eligible = [need.eligible[need.view.of_node(node)] for need in self.needs]
         return b"|".join([*(column[here].tobytes() for column in columns), *(one.tobytes() for one in eligible)])
 
@@ -153,6 +153,7 @@ class _NodeSearch:
         self.numa: list[int] = snapshot.device_numa[here].tolist()
         core: list[int] = [0] * len(self.rows) if empty else snapshot.core_used[here].tolist()
         memory: list[int] = [0] * len(self.rows) if empty else snapshot.memory_used[here].tolist()
+        self.grouped: list[int] = [0] * len(self.rows) if empty else snapshot.device_group[here].tolist()
         self.steps = containers.steps
         # what is used of each device, step by step, by others and by the asks placed so far
         self.core = [used for used in core for _ in range(self.steps)]
@@ -216,7 +217,7 @@ class _NodeSearch:
             ]
             yield from (one.positions for one in best_first(self.topology, free, sets))
 
-    def _rank(self, part: _Part, device: int) -> tuple[Growth, tuple[float, float], int]:
+    def _rank(self, part: _Part, device: int) -> tuple[Growth, tuple[float, float, bool], int]:
         """The sort key of a device, the first choice first."""
         growth = _NO_GROWTH if self.steps == 1 else self._growth(part, device)
         return growth, self._fullness(device), device
@@ -226,6 +227,8 @@ class _NodeSearch:
         if taken is None:
             return False
         whole, core, memory = part.need.ask.whole, CORE_WHOLE - taken[0], self.total[device] - taken[1]
+        if whole and self.grouped[device]:
+            return False
         for place in self._places(part, device):
             if self.sealed[place] or self.core[place] > core or self.memory[place] > memory:
                 return False
@@ -259,10 +262,11 @@ class _NodeSearch:
         memory = max(self.memory[place] for place in places) + taken[1] - before[1]
         return False, max(memory, 0) / max(self.total[device], 1), max(core, 0)
 
-    def _fullness(self, device: int) -> tuple[float, float]:
+    def _fullness(self, device: int) -> tuple[float, float, bool]:
+        """As `DeviceRanking.fullness`."""
         sign = 1.0 if self.request.to_emptiest else -1.0
         core, memory = self._most(device)
-        return sign * memory / max(self.total[device], 1), sign * core
+        return sign * memory / max(self.total[device], 1), sign * core, not self.grouped[device]
 
     def _most(self, device: int) -> tuple[int, int]:
         """The most core and memory in use at any step."""
@@ -274,4 +278,4 @@ class _NodeSearch:
         every = self._every(device)
         allowed = tuple(other.takes[device] is not None for other in self.parts)
         used = tuple(self.core[every]), tuple(self.memory[every]), tuple(self.sealed[every])
-        return *used, self.total[device], self.numa[device], allowed
+        return *used, self.total[device], self.numa[device], self.grouped[device], allowed

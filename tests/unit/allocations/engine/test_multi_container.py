@@ -15,7 +15,7 @@ from allocations.engine.explain import explain_devices
 from allocations.engine.multi_container import TRIES, TRIES_A_NODE
 from allocations.engine.plan import plan
 from allocations.engine.reasons import TOO_MANY_WAYS
-from allocations.engine.snapshot import DEVICE_PLUGIN, Snapshot
+from allocations.engine.snapshot import DEVICE_PLUGIN, Grouped, Snapshot
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Limits, Policy, SharePolicy
 from claims.dialects.steps import Steps
 from tests.builders import GI, apply, device, fleet, full_mesh, halves, node, request, told, whole
@@ -223,6 +223,18 @@ def test_several_whole_devices_are_the_best_set() -> None:
     picture = fleet(node("n", gpus=8, links=halves(8), taken=[0]))
     decision = plan(picture, request(DeviceAsk("gpu", 4, container="a"), part(10, 1, container="b")))
     assert decision.served(request(DeviceAsk("gpu", 4), part(10, 1))).asks[0].given == (4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_warm_group_takes_shares_alone(warm: int) -> None:
+    """SHARE-2 a GPU that a reservation pod keeps warm is for the container with a share, and nobody gets it whole."""
+    groups = [Grouped.OPEN if minor == warm else Grouped.NOT for minor in range(2)]
+    rows = [msgspec.structs.replace(device("n", minor), group=group) for minor, group in enumerate(groups)]
+    picture = fleet(node("n", others=rows, mode=DEVICE_PLUGIN))
+    asked = request(DeviceAsk("gpu", 1, container="a"), part(0, 1, container="b"), dialect=Dialect.HAMI)
+    assert plan(picture, asked).minors == ((1 - warm,), (warm,))
+    shares = request(part(0, 1, container="a"), part(10, 1, container="b"), dialect=Dialect.HAMI)
+    assert plan(picture, shares).minors == ((warm,), (warm,))
 
 
 def test_one_numa_node_also_for_whole_devices() -> None:
