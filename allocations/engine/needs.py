@@ -171,6 +171,13 @@ class Need:
             by_numa.setdefault(int(self.snapshot.device_numa[row]), []).append(row)
         return [by_numa[numa] for numa in sorted(by_numa) if numa >= 0]
 
+    def apart_by_numa(self, able: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+        """The able devices ([v] bool), one array a NUMA node where they have to be at one."""
+        if not self.at_one_numa:
+            return [able]
+        numa = self.view.column(self.snapshot.device_numa)
+        return [able & (numa == one) for one in np.unique(numa[able]).tolist() if one >= 0]
+
     @cached_property
     def masks(self) -> NDArray[np.int64]:
         """[n] positions that can serve now, as bits; 0 on nodes with more than 16 devices of the type."""

@@ -72,18 +72,10 @@ class PcieAffinityNeeds:
     def _fewest_at_numa(self, fits: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
         """[n] the fewest switches, with the first type's devices at one NUMA node where they have to be."""
         least: NDArray[np.int64] | None = None
-        for own in self._apart_by_numa(fits[0]):
+        for own in self.needs[0].apart_by_numa(fits[0]):
             found = self._fewest([own, *fits[1:]])
             least = found if least is None else np.where((found > 0) & ((least == 0) | (found < least)), found, least)
         return np.zeros(len(self.snapshot.node_names), dtype=np.int64) if least is None else least
-
-    def _apart_by_numa(self, able: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-        """The able devices of the first type ([v] bool), one array a NUMA node where they have to be at one."""
-        lead = self.needs[0]
-        if not lead.at_one_numa:
-            return [able]
-        numa = lead.view.column(self.snapshot.device_numa)
-        return [able & (numa == one) for one in np.unique(numa[able]).tolist() if one >= 0]
 
     def _fewest(self, fits: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
         found = np.zeros(len(self.snapshot.node_names), dtype=np.int64)
@@ -114,7 +106,7 @@ class PcieAffinityNeeds:
         lead, *others = self.needs
         most = np.zeros(len(nodes), dtype=np.int64)
         tables = [self._by_switch(need, need.fits)[nodes] for need in others]
-        for own in self._apart_by_numa(lead.fits):
+        for own in lead.apart_by_numa(lead.fits):
             led = self._by_switch(lead, own)[nodes] > 0
             under = [table * led for table in tables]
             columns = np.flatnonzero(np.logical_or.reduce([table.any(axis=0) for table in under])).tolist()

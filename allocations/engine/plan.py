@@ -24,7 +24,7 @@ from allocations.engine.needs import Need
 from allocations.engine.patch import with_freed
 from allocations.engine.pcie_affinity import PcieAffinityNeeds
 from allocations.engine.reasons import kubelet_text, summary_text, verdicts
-from allocations.engine.set_scores import NO_SET
+from allocations.engine.set_scores import NO_SET, best_scores
 from allocations.engine.sets import best_set
 from allocations.engine.snapshot import DEVICE_PLUGIN
 from allocations.engine.subsets import mask_of
@@ -278,9 +278,15 @@ class _Planner:
         """[a] scores of the best sets, NO_SET where there is none."""
         scores = np.full(len(nodes), NO_SET, dtype=np.int64)
         count = gpus.ask.count
-        exact = (gpus.view.count[nodes] <= EXACT_UP_TO) & (not gpus.at_one_numa)
-        rows = nodes[exact]
-        scores[exact] = self.snapshot.index.sets.scores(rows, gpus.masks[rows], count, within_island=within_island)
+        exact = gpus.view.count[nodes] <= EXACT_UP_TO
+        rows, cached = nodes[exact], self.snapshot.index.sets
+        if gpus.at_one_numa:
+            for own in gpus.apart_by_numa(gpus.fits):
+                masks, wiring = gpus.view.per_node(own * gpus.view.bit)[rows], cached.topology_of[rows]
+                found = best_scores(cached.topologies, wiring, masks, count, within_island=within_island)
+                scores[exact] = np.maximum(scores[exact], found)
+        else:
+            scores[exact] = cached.scores(rows, gpus.masks[rows], count, within_island=within_island)
         budget = Budget()  # a new one each time, so that nodes rank alike whatever was searched before
         known: dict[tuple[Topology, *tuple[int, ...]], int] = {}
         for place in np.flatnonzero(~exact).tolist():
