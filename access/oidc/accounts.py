@@ -1,8 +1,8 @@
 """The account of a person who came by a provider: found by issuer and subject, else created.
 
 Called by the callback's page after `client` has checked the ID token. Invariants: an account of the same name that
-did not come by this issuer and subject is never opened; role and teams are what the groups give, at each sign-in;
-each change leaves its audit event.
+did not come by this issuer and subject is never opened, nor one that an admin has shut or made a machine's; role and
+teams are what the groups give, at each sign-in; each change leaves its audit event.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from access.models import ExternalIdentity, Team
 from access.oidc.client import Identity
 from access.oidc.errors import SignInRefused
 from access.oidc.providers import Provider
+from access.selectors import profile_of
 from storage.transactions import atomic_retry
 
 log = structlog.get_logger(__name__)
@@ -54,6 +55,8 @@ def _account(*, identity: Identity, role: Role, teams: list[Team], now: datetime
     user: User = link.user
     if not user.is_active:
         raise SignInRefused(f"the account {user.get_username()} is shut; an admin can open it", rule="shut")
+    if profile_of(user).service:
+        raise SignInRefused(f"the account {user.get_username()} is a machine's and has tokens alone", rule="machine")
     services.role_set(user=user, role=role, actor=SYSTEM, now=now)
     services.user_teams_set(user=user, teams=teams, actor=SYSTEM, now=now)
     return user

@@ -10,13 +10,13 @@ from django.test import Client
 from pytest_django import Settings
 
 from access.actors import SYSTEM
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.errors import BadInput
 from access.models import ExternalIdentity, Profile, Team
 from access.oidc import clients
 from access.oidc.providers import Provider
 from access.selectors import role_of
-from access.services import password_set
+from access.services import machine_set, password_set
 from audit.choices import EventKind
 from audit.models import Event
 from storage.clock import database_now
@@ -154,6 +154,17 @@ def test_an_account_that_is_shut(browser: Browser) -> None:
     User.objects.update(is_active=False)
     assert "is shut" in refusal(browser.sign_in(), status=403)
     assert browser.user is None
+
+
+def test_an_account_that_is_a_machine_now(browser: Browser, provider: FakeProvider) -> None:
+    """VIEW-6b the person that it was opens no session, and the groups do not raise the role of its tokens."""
+    browser.sign_in()
+    browser.logout()
+    machine_set(user=User.objects.get(), service=True, scope=TokenScope.METRICS, actor=SYSTEM, now=database_now())
+    provider.groups = ["root"]
+    assert "is a machine's" in refusal(browser.sign_in(), status=403)
+    assert browser.user is None
+    assert role_of(User.objects.get()) == Role.VIEWER
 
 
 def test_groups_that_may_not_use_gpuplane(browser: Browser, configured: Settings, provider: FakeProvider) -> None:
