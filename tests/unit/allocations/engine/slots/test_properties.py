@@ -79,6 +79,7 @@ def test_every_plan(inputs):
 
     # never over memory, whatever is measured
     snapshot, free, size = inputs.snapshot, {}, {}
+    unused = {(one.node, minor): SIZE - amount for one in inputs.runners for minor, amount in one.measured.items()}
     for runner in inputs.runners:
         rows = snapshot.rows_of_node(snapshot.node_index[runner.node])
         for row in range(rows.start, rows.stop):
@@ -86,7 +87,7 @@ def test_every_plan(inputs):
             free[gpu], size[gpu] = int(snapshot.memory_total[row] - snapshot.memory_used[row]), SIZE
     gone = set()
     for one in answer.slots:
-        before = dict(free)
+        before = {gpu: min(amount, unused.get(gpu, SIZE)) for gpu, amount in free.items()}
         for name in one.evicts:
             slot = slots[name]
             model = models[slot.model]
