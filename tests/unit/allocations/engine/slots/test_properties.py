@@ -1,5 +1,6 @@
 """What holds of every plan, on fleets too large for brute force."""
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import given
@@ -79,15 +80,19 @@ def test_every_plan(inputs):
 
     # never over memory, whatever is measured
     snapshot, free, size = inputs.snapshot, {}, {}
-    unused = {(one.node, minor): SIZE - amount for one in inputs.runners for minor, amount in one.measured.items()}
+    claimed: Counter[tuple[str, int]] = Counter()
+    for slot in inputs.slots:
+        claimed.update({(slot.runner, minor): amount for minor, amount in zip(slot.gpus, slot.memory, strict=True)})
     for runner in inputs.runners:
         rows = snapshot.rows_of_node(snapshot.node_index[runner.node])
         for row in range(rows.start, rows.stop):
             gpu = (runner.node, int(snapshot.device_minor[row]))
-            free[gpu], size[gpu] = int(snapshot.memory_total[row] - snapshot.memory_used[row]), SIZE
+            claimed[gpu] += inputs.held_by_pods.get(int(snapshot.device_id[row]), 0)
+            beyond = max(runner.measured.get(gpu[1], 0) - claimed[gpu], 0)
+            free[gpu], size[gpu] = int(snapshot.memory_total[row] - snapshot.memory_used[row]) - beyond, SIZE
     gone = set()
     for one in answer.slots:
-        before = {gpu: min(amount, unused.get(gpu, SIZE)) for gpu, amount in free.items()}
+        before = dict(free)
         for name in one.evicts:
             slot = slots[name]
             model = models[slot.model]
