@@ -25,6 +25,8 @@ from kube.resources import LEASES, NAMESPACES
 
 NODE: Final = "gpu.scheduling/node"
 DEVICE_UUID: Final = "gpu.scheduling/device-uuid"
+UNNAMED_HOLDER: Final = "somebody"
+"""Holder of a Lease that names none: whoever made it has the device."""
 
 
 class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -228,7 +230,7 @@ def _lease(wire: _Wire) -> Lease:
     return Lease(
         namespace=meta.namespace,
         name=meta.name,
-        holder_identity=spec.holder_identity or "",
+        holder_identity=spec.holder_identity or UNNAMED_HOLDER,
         uid=meta.uid,
         resource_version=meta.resource_version,
         acquire_time=spec.acquire_time,

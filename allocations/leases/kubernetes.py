@@ -57,7 +57,7 @@ class KubernetesLeases:
                 await shares.join(self._cluster, **place, **about, sharer=holder)
         except AlreadyExists as error:
             found = await leases.find(self._cluster, **place)
-            raise LeaseTaken(want, found.holder_identity if found else "somebody") from error
+            raise LeaseTaken(want, found.holder_identity if found else leases.UNNAMED_HOLDER) from error
 
     async def adrop(self, wants: Sequence[Want], holder: str) -> None:
         """`drop` on an event loop."""

@@ -176,7 +176,7 @@ class _Judge:
         if lease.holder_identity in holders:
             return _OURS
         if not lease.ours:
-            return _Verdict(lease.holder_identity or "somebody")
+            return _Verdict(lease.holder_identity)
         if lease.holder_identity in self.settled and not self._young(lease):
             return self._delete(lease, otherwise=lease.holder_identity)  # a drop that was cut off
         if lease.holder_identity in self.live:

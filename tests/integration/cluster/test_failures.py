@@ -90,22 +90,23 @@ def test_binding_refused(world: World) -> None:
     assert world.leases() == {}
 
 
-def test_an_external_holder_has_the_lease(world: World) -> None:
+@pytest.mark.parametrize(("holder", "marked"), [("somebody-else", "somebody-else"), ("", "somebody")])
+def test_an_external_holder_has_the_lease(world: World, holder: str, marked: str) -> None:
     """LEASE-1 a lease in a stranger's hands: other devices of the same node are taken, and the stranger's is left
-    alone.
+    alone, and out of use also where it names no holder.
     """
     world.node("n1")
     world.claim()
     world.pod("train")
     assert world.filter("train") == "n1"
-    world.server.add_lease("gpu-n1-1", "somebody-else")
+    world.server.add_lease("gpu-n1-1", holder)
 
     assert world.bind("train", "n1") == ""
 
-    assert world.leases()["gpu-n1-1"] == "somebody-else"
+    assert world.leases()["gpu-n1-1"] == holder
     assert world.used("n1")[1] == 0
     assert sum(world.used("n1")) == 200
-    assert Device.objects.get(node__name="n1", minor=1).stranger == "somebody-else"
+    assert Device.objects.get(node__name="n1", minor=1).stranger == marked
     assert world.server.pods[NAMESPACE, "train"]["metadata"]["annotations"]["gpu.scheduling/allocated"] != "n1:0,1"
 
 

@@ -235,16 +235,19 @@ def test_orphan_sharer(world: World) -> None:
     assert f"{NAMESPACE}/stays/" in lease["metadata"]["annotations"]["gpu.scheduling/sharers"]
 
 
-def test_an_external_holder(world: World) -> None:
-    """LEASE-1 a stranger's lease takes the device out of use for as long as it is there; it is never touched."""
+@pytest.mark.parametrize("holder", ["somebody-else", ""])
+def test_an_external_holder(world: World, holder: str) -> None:
+    """LEASE-1 a stranger's lease, with a holder's name or without, takes the device out of use for as long as it is
+    there; it is never touched.
+    """
     world.node("n1", gpus=1)
     world.claim("one", count=1)
-    world.server.add_lease("gpu-n1-0", "somebody-else")
+    world.server.add_lease("gpu-n1-0", holder)
 
     assert world.reconcile().strangers_marked == 1
     world.pod("waits", claim="one")
     assert world.filter("waits") is None
-    assert world.leases() == {"gpu-n1-0": "somebody-else"}
+    assert world.leases() == {"gpu-n1-0": holder}
 
     world.server.store.delete(
         world.server.store.kind_of("coordination.k8s.io", "v1", "leases"), "gpuplane-system", "gpu-n1-0", {}
