@@ -121,7 +121,7 @@ class Life:
         """Whether it was started; one that was not is over."""
         try:
             self._start(end_with_runner=end_with_runner)
-        except Exception as error:
+        except Exception as error:  # whatever it is, this slot has failed, and the runner's others go on
             if not isinstance(error, CannotStart | OSError):
                 log.exception("slot.start_failed", slot=self.slot.id)
             reason = str(error) or type(error).__name__
