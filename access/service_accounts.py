@@ -38,7 +38,7 @@ def service_account_user(*, namespace: str, name: str, role: Role, now: datetime
     """
     try:
         return _user(namespace=namespace, name=name, role=role, now=now)
-    except Conflict:  # another request created it at this moment
+    except Conflict:  # another request created it at this moment, or deleted a team
         return _user(namespace=namespace, name=name, role=role, now=now)
 
 

@@ -97,7 +97,7 @@ def user_create(
     except IntegrityError as error:  # created by another request meanwhile
         raise Conflict(f"there is already an account {username}") from error
     Profile.objects.create(user=user, role=role, service=service, scope=scope, node=node)
-    chosen = sorted(teams, key=lambda team: team.name)
+    chosen = _teams_lock(teams)
     user.teams.set(chosen)
     made = f"account {username} created {_words(role, scope, node)}"
     if chosen:
@@ -173,12 +173,13 @@ def machine_set(*, user: User, service: bool, scope: TokenScope, node: str = "",
 
 @atomic_retry
 def user_teams_set(*, user: User, teams: Iterable[Team], actor: Actor, now: datetime) -> None:
-    """Put the account into these teams and no others. Raises NotAllowed."""
+    """Put the account into these teams and no others. Raises NotAllowed, NotFound, Conflict."""
     actor.require_admin()
     user = user_lock(user)
     before, after = list(user.teams.all()), sorted(set(teams), key=lambda team: team.name)
     if before == after:
         return
+    _teams_lock(after)
     user.teams.set(after)
     name = user.get_username()
     message = f"{name} is now in {_names(after)}, was in {_names(before)}"
@@ -290,6 +291,15 @@ def sign_ins_failed(*, count: int, names: int, addresses: int, now: datetime) ->
 def name_shown(typed: str) -> str:
     """A user name as typed, shortened and made printable for the audit trail."""
     return "".join(letter if letter.isprintable() else "�" for letter in typed[:150])
+
+
+def _teams_lock(teams: Iterable[Team]) -> list[Team]:
+    """Lock the teams' rows and read them, by name. Raises Conflict where one was deleted since the caller read it."""
+    names = {team.pk: team.name for team in teams}
+    found = list(Team.objects.select_for_update(no_key=True).filter(pk__in=names))
+    if missing := names.keys() - {team.pk for team in found}:
+        raise Conflict(f"there is no team {names[min(missing)]} any more")
+    return found
 
 
 def _check_password(password: str, username: str) -> None:

@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from access.actors import Actor
 from access.errors import BadInput, Conflict, NotFound
 from access.models import Team, TeamNamespace
-from access.services import record_change
+from access.services import record_change, user_lock
 from kube.names import InvalidName, check_label, check_namespace
 from storage.transactions import atomic_retry
 
@@ -48,8 +48,9 @@ def team_delete(*, team: Team, actor: Actor, now: datetime) -> None:
 
 @atomic_retry
 def team_namespace_add(*, team: Team, namespace: str, actor: Actor, now: datetime) -> None:
-    """Let the team see and write in a namespace. Raises NotAllowed, BadInput."""
+    """Let the team see and write in a namespace. Raises NotAllowed, BadInput, NotFound."""
     actor.require_admin()
+    _lock(team)
     _, created = TeamNamespace.objects.get_or_create(team=team, namespace=_namespace(namespace))
     if created:
         message = f"namespace {namespace} given to team {team.name}"
@@ -69,8 +70,10 @@ def team_namespace_remove(*, team: Team, namespace: str, actor: Actor, now: date
 
 @atomic_retry
 def team_member_add(*, team: Team, user: User, actor: Actor, now: datetime) -> None:
-    """Put an account into a team. Raises NotAllowed."""
+    """Put an account into a team. Raises NotAllowed, NotFound."""
     actor.require_admin()
+    _lock(team)
+    user_lock(user)
     if team.members.filter(pk=user.pk).exists():
         return
     team.members.add(user)
@@ -82,6 +85,7 @@ def team_member_add(*, team: Team, user: User, actor: Actor, now: datetime) -> N
 def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -> None:
     """Take an account out of a team. Raises NotAllowed, NotFound."""
     actor.require_admin()
+    _lock(team)
     name = user.get_username()
     if not team.members.filter(pk=user.pk).exists():
         raise NotFound(f"{name} is not in team {team.name}")
@@ -93,8 +97,12 @@ def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -
 def team_set(
     *, team: Team, namespaces: Iterable[str] | None, members: Iterable[User] | None, actor: Actor, now: datetime
 ) -> None:
-    """Give the team these namespaces and members and no others; None leaves them. Raises NotAllowed, BadInput."""
+    """Give the team these namespaces and members and no others; None leaves them.
+
+    Raises NotAllowed, BadInput, NotFound.
+    """
     actor.require_admin()
+    _lock(team)
     if namespaces is not None:
         wanted = {_namespace(namespace) for namespace in namespaces}
         owned = set(team.namespaces.values_list("namespace", flat=True))
@@ -109,6 +117,12 @@ def team_set(
             team_member_add(team=team, user=by_name[name], actor=actor, now=now)
         for name in sorted(there.keys() - by_name.keys()):
             team_member_remove(team=team, user=there[name], actor=actor, now=now)
+
+
+def _lock(team: Team) -> None:
+    """Lock the team's row: of two who say what the team has the later one counts. Raises NotFound."""
+    if not Team.objects.select_for_update(no_key=True).filter(pk=team.pk):
+        raise NotFound(f"there is no team {team.name} any more")
 
 
 def _namespace(name: str) -> str:

@@ -33,12 +33,12 @@ def identity_account(*, provider: Provider, identity: Identity, now: datetime) -
     given = provider.role_of(identity.groups)
     if given is None:
         raise SignInRefused("none of your groups may use gpuplane; ask an admin for one that may", rule="no_role")
-    role, teams = Role(given), _teams(provider, identity)
+    role = Role(given)
     try:
-        return _account(identity=identity, role=role, teams=teams, now=now)
-    except Conflict:  # the same person's other request may have created it at this moment
+        return _account(identity=identity, role=role, teams=_teams(provider, identity), now=now)
+    except Conflict:  # the same person's other request may have created it at this moment, or a team was deleted
         try:
-            return _account(identity=identity, role=role, teams=teams, now=now)
+            return _account(identity=identity, role=role, teams=_teams(provider, identity), now=now)
         except Conflict as error:
             raise SignInRefused(
                 f"there is already an account {identity.username} of another way of sign-in; an admin can delete it",
