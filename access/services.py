@@ -8,7 +8,7 @@ last admin; a change of what tokens open revokes them; caches of an account that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, Final
 
@@ -172,11 +172,18 @@ def machine_set(*, user: User, service: bool, scope: TokenScope, node: str = "",
 
 
 @atomic_retry
-def user_teams_set(*, user: User, teams: Iterable[Team], actor: Actor, now: datetime) -> None:
-    """Put the account into these teams and no others. Raises NotAllowed, NotFound, Conflict."""
+def user_teams_set(
+    *, user: User, teams: Iterable[Team], actor: Actor, now: datetime, seen: Collection[int] | None = None
+) -> None:
+    """Put the account into these teams and no others. Raises NotAllowed, NotFound, Conflict.
+
+    `seen`: ids of the teams that it was in when the choice was made; a Conflict where others have changed them since.
+    """
     actor.require_admin()
     user = user_lock(user)
     before, after = list(user.teams.all()), sorted(set(teams), key=lambda team: team.name)
+    if seen is not None and {team.pk for team in before} != {*seen}:
+        raise Conflict(f"{user.get_username()} is in {_names(before)} by now: look again", field="teams", rule="seen")
     if before == after:
         return
     _teams_lock(after)

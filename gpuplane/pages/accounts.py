@@ -110,7 +110,8 @@ def _role(request: PageRequest, user: User, now: datetime) -> str:
 
 
 def _user_teams(request: PageRequest, user: User, now: datetime) -> str:
-    services.user_teams_set(user=user, teams=_teams(request), actor=request.actor, now=now)
+    seen = ids(request, "seen") if "shown" in request.POST else None
+    services.user_teams_set(user=user, teams=_teams(request), actor=request.actor, now=now, seen=seen)
     return f"The teams of {user.get_username()} are set."
 
 

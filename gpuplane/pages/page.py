@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import resolve_url
+from django.shortcuts import redirect, resolve_url
 from django.utils.http import url_has_allowed_host_and_scheme
 from django_htmx.middleware import HtmxDetails
 
@@ -93,13 +93,15 @@ def query_words(request: HttpRequest, *same: str, **names: str) -> dict[str, str
 
 def _sign_in_first(request: HttpRequest) -> HttpResponse:
     if request.headers.get("HX-Request") == "true":
-        return HttpResponse(status=204, headers={"HX-Redirect": resolve_url("sign-in") + _back_to_view(request)})
+        back = _back_to_view(request, request.headers.get("HX-Current-URL", ""))
+        return HttpResponse(status=204, headers={"HX-Redirect": resolve_url("sign-in") + back})
+    if request.method not in ("GET", "HEAD"):  # the address of a form may show nothing: back to the page that has it
+        return redirect(resolve_url("sign-in") + _back_to_view(request, request.headers.get("Referer", "")))
     return redirect_to_login(request.get_full_path())
 
 
-def _back_to_view(request: HttpRequest) -> str:
-    """`?next=` with the path and query of the page that htmx refreshes a part of; empty for another site's."""
-    shown = request.headers.get("HX-Current-URL", "")
+def _back_to_view(request: HttpRequest, shown: str) -> str:
+    """`?next=` with the path and query of the page that was shown; empty for another site's."""
     if not shown.startswith(("http://", "https://")):
         return ""
     if not url_has_allowed_host_and_scheme(shown, allowed_hosts={request.get_host()}):

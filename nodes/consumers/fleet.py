@@ -33,6 +33,8 @@ class FleetConsumer(SignedInConsumer):
     """Sends frames as fast as the browser takes them, at most one a tick."""
 
     _viewer: Viewer | None = None
+    _columns: int | None = None
+    """Asked for before the first frame, while the consumer finds out whether the user is still signed in."""
 
     def __init__(self, *, hub: Hub) -> None:
         super().__init__()
@@ -44,20 +46,27 @@ class FleetConsumer(SignedInConsumer):
         bytes_data: bytes | None = None,  # noqa: ARG002 - Channels' signature
     ) -> None:
         """Change the columns, or send everything again. Other messages are ignored."""
-        if self._viewer is None or not text_data or len(text_data) > LONGEST_MESSAGE:
+        if not text_data or len(text_data) > LONGEST_MESSAGE:
             return
         try:
             message = _decoder.decode(text_data)
         except msgspec.DecodeError:
             return
+        if message.ask == "columns":
+            self._columns = column_set(message.columns)
+        if self._viewer is None:
+            return  # its first frame is a full one, of the columns asked for last
         if message.ask == "full":
             self._viewer.reset()
-        else:
-            self._viewer.show(column_set(message.columns))
+        elif self._columns is not None:
+            self._viewer.show(self._columns)
 
     async def pump(self) -> None:
         """See SignedInConsumer."""
-        viewer = self._viewer = self._hub.join(requested_columns(self.scope.get("query_string", b"")))
+        columns = self._columns
+        if columns is None:
+            columns = requested_columns(self.scope.get("query_string", b""))
+        viewer = self._viewer = self._hub.join(columns)
         try:
             while True:
                 layout, frame = await viewer.next()

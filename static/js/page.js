@@ -5,9 +5,13 @@ let waiting = null;
 document.addEventListener("submit", (event) => {
   const form = event.target;
   const asked = form.dataset.ask;
-  if (!asked || form.dataset.confirmed === "1" || !dialog) return;
+  if (!asked || form.dataset.confirmed === "1" || !dialog) {
+    if (form.method === "post") sendOnce(event);
+    return;
+  }
   event.preventDefault();
   waiting = { form, submitter: event.submitter };
+  form.dataset.asking = "1"; // a refresh leaves it where it is
   dialog.querySelector("#ask-title").textContent = asked;
   dialog.querySelector("#ask-text").textContent = form.dataset.askText || "";
   dialog.querySelector("#ask-yes").textContent = form.dataset.askYes || "Continue";
@@ -16,11 +20,29 @@ document.addEventListener("submit", (event) => {
 });
 
 dialog?.addEventListener("close", () => {
-  if (dialog.returnValue === "yes" && waiting) {
-    waiting.form.dataset.confirmed = "1";
-    waiting.form.requestSubmit(waiting.submitter);
-  }
+  if (!waiting) return;
+  const { form, submitter } = waiting;
   waiting = null;
+  delete form.dataset.asking;
+  if (dialog.returnValue !== "yes") return;
+  form.dataset.confirmed = "1";
+  form.requestSubmit(submitter);
+});
+
+// A second click while the first is answered would do it twice.
+function sendOnce(event) {
+  if (event.defaultPrevented) return;
+  if (event.target.dataset.sent) event.preventDefault();
+  event.target.dataset.sent = "1";
+}
+
+// A page that comes back as it was left has its forms ready again.
+window.addEventListener("pageshow", (event) => {
+  if (!event.persisted) return;
+  for (const form of document.querySelectorAll("form")) {
+    delete form.dataset.confirmed;
+    delete form.dataset.sent;
+  }
 });
 
 // Filter forms: a changed choice applies at once, typing after a pause. Whoever types stays where they are: only what

@@ -3,10 +3,18 @@ import { isInUse } from "./in_use.js";
 
 const kept = new Map();
 
+/** Whether the clock asked for it: its turn comes again in a moment. */
+const byClock = ({ elt, triggeringEvent }) => elt.getAttribute("hx-trigger")?.includes("every") && !triggeringEvent;
+
 document.body.addEventListener("htmx:beforeRequest", (event) => {
-  const { elt } = event.detail;
-  const byClock = elt.getAttribute("hx-trigger")?.includes("every") && !event.detail.requestConfig?.triggeringEvent;
-  if (byClock && isInUse(elt)) event.preventDefault(); // its turn comes again in a moment
+  if (byClock(event.detail.requestConfig) && isInUse(event.detail.elt)) event.preventDefault();
+});
+// Somebody may have begun while the answer was on its way.
+document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (byClock(detail.requestConfig) && isInUse(detail.target)) detail.shouldSwap = false;
+});
+document.body.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
+  if (isInUse(detail.target)) detail.shouldSwap = false;
 });
 
 // Tables that were moved sideways stay where they were.

@@ -244,6 +244,36 @@ def test_a_part_that_is_read_is_not_taken_away(sign_in: Any, agent: Agent) -> No
     expect(page.locator("#node-head")).not_to_contain_text("it is looked at")
 
 
+def test_who_begins_to_read_while_a_part_is_fetched_keeps_it(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 an answer that comes late takes the focus from nobody; the part is fetched once they are done."""
+    agent.say(64, 5)
+    page: Page = sign_in()
+    kept: list[tuple[Route, APIResponse]] = []
+    with page.expect_response("**/nodes/n1/devices/"):  # once at first
+        page.goto("/nodes/n1/")
+    page.wait_for_function("() => !document.querySelector('#node .htmx-request, #node .htmx-settling')")
+    page.route("**/nodes/n1/devices/", lambda route: kept.append((route, route.fetch())), times=1)
+    Device.objects.filter(node__name="n1", minor=1).update(health_reason="a fan is loud")
+    Node.objects.filter(name="n1").update(problem="it is looked at")
+    for _ in range(1500):
+        if kept:
+            break
+        page.wait_for_timeout(10)
+    link = page.locator("#gpu-0 a").first
+    link.focus()
+    ((route, answer),) = kept
+    with page.expect_response("**/nodes/n1/devices/"):
+        route.fulfill(response=answer)
+    expect(page.locator("#node-head")).to_contain_text("it is looked at")
+    expect(link).to_be_focused()
+    expect(page.locator("#devices")).not_to_contain_text("a fan is loud")
+    page.evaluate("document.activeElement.blur()")
+    expect(page.locator("#devices")).to_contain_text("a fan is loud")
+    Device.objects.filter(node__name="n1", minor=1).update(health_reason="")
+    Node.objects.filter(name="n1").update(problem="")
+    expect(page.locator("#node-head")).not_to_contain_text("it is looked at")
+
+
 def test_holders_come_and_go_on_a_nodes_page(sign_in: Any, agent: Agent) -> None:
     """VIEW-1 a bind is seen on the page that is open, and its end; how long ago things were moves on."""
     agent.say(40, 5)

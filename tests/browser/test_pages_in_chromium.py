@@ -2,6 +2,7 @@
 
 import pytest
 from django.utils import timezone
+from knox.models import AuthToken
 from playwright.sync_api import Page, expect
 
 from access.choices import Role
@@ -199,6 +200,64 @@ def test_a_release_asks_first_and_returns_the_devices(sign_in):
     expect(page.locator(".notes")).to_contain_text("The devices are returned")
     allocation.refresh_from_db()
     assert allocation.state == "released"
+
+
+def test_the_heading_moves_with_the_page(sign_in):
+    """VIEW-1, VIEW-2 state and buttons above a page that refreshes itself are as new as the rest of it."""
+    allocation = place("heading")
+    page = sign_in(Role.OPERATOR, "research")
+    page.goto(f"/allocations/{allocation.pk}/")
+    actions = page.locator("#page-actions")
+    expect(actions).to_contain_text("bound")
+    release_now(allocation_id=allocation.pk, reason="test", now=timezone.now(), actor="test")
+    expect(actions).to_contain_text("released")
+    expect(page.get_by_role("button", name="Release")).to_have_count(0)
+
+
+def test_a_question_outlives_a_refresh(sign_in):
+    """VIEW-2 the form that asks is sent by its answer, however long that takes."""
+    page = sign_in(Role.OPERATOR, "research")
+    GpuClaimFactory(name="asked-about", namespace="research")
+    page.goto("/claims/research/asked-about/")
+    page.get_by_role("button", name="Delete").click()
+    page.evaluate("window.before = document.querySelector('#page-heading')")
+    page.wait_for_function("() => document.querySelector('#page-heading') !== window.before")
+    page.locator("#ask-yes").click()
+    page.wait_for_url("**/claims/")
+    assert not GpuClaim.objects.filter(name="asked-about").exists()
+
+
+def test_two_clicks_send_a_form_once(sign_in):
+    """VIEW-6 a second token, which nobody has seen, would be left."""
+    page = sign_in(Role.OPERATOR, "research")
+    page.goto("/tokens/")
+    before = AuthToken.objects.count()
+    sent = []
+
+    def keep(route):
+        if route.request.method == "POST":
+            sent.append(route)
+        else:
+            route.fallback()
+
+    page.route("**/tokens/", keep)
+    stopped = page.evaluate("""() => {
+        const stopped = [];
+        window.addEventListener("submit", (event) => stopped.push(event.defaultPrevented));
+        const form = document.querySelector("#days").form;
+        form.requestSubmit();
+        form.requestSubmit();
+        return stopped;
+    }""")
+    for _ in range(1500):
+        if sent:
+            break
+        page.wait_for_timeout(10)
+    for route in sent:
+        route.fallback()
+    expect(page.locator("#made")).to_be_visible()
+    assert stopped == [False, True]
+    assert (len(sent), AuthToken.objects.count()) == (1, before + 1)
 
 
 def test_a_claim_is_made_and_deleted(sign_in):

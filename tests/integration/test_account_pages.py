@@ -108,6 +108,23 @@ def test_a_team_and_a_person_in_it(ada: Client) -> None:
     ]
 
 
+def test_teams_that_another_admin_changed_are_not_overwritten(ada: Client) -> None:
+    """VIEW-6 the form says which teams it showed; where they are others by now it says so and changes nothing."""
+    olga = UserFactory(username="olga", role=Role.OPERATOR)
+    red, blue = TeamFactory(name="red"), TeamFactory(name="blue")
+    olga.teams.add(red)
+    form = {"change": "teams", "shown": "1", "seen": [red.pk], "teams": [red.pk]}
+    for team in (red, blue):
+        assert (f'name="seen" value="{team.pk}"' in ada.get(at(olga)).content.decode()) == (team == red)
+    olga.teams.add(blue)
+    assert problem(ada.post(at(olga), form)) == ("teams", "olga is in team blue, team red by now: look again")
+    assert set(olga.teams.all()) == {red, blue}
+    assert ada.post(at(olga), form | {"seen": [red.pk, blue.pk]}).status_code == 302
+    assert set(olga.teams.all()) == {red}
+    assert ada.post(at(olga), {"change": "teams", "shown": "1", "seen": [red.pk]}).status_code == 302
+    assert not olga.teams.exists()
+
+
 @pytest.mark.parametrize(
     ("form", "field"),
     [

@@ -23,6 +23,7 @@ from agent.protocol import COLUMNS, DeviceDetails, LinkDetails, MigDetails, Proc
 from allocations import overviews
 from allocations.choices import State
 from allocations.models import Allocation, AllocationDevice
+from gpuplane.pages import slices
 from nodes.history import figures, ring
 from nodes.history.rollups import MINUTE
 from nodes.history.totals import Totals
@@ -314,6 +315,19 @@ def test_who_leaves_gpus_idle(as_user: AsUser, node: Node) -> None:
     assert "another team" in text
     assert "secret" not in text
     assert "3 h ago" in text
+
+
+def test_the_next_idle_gpus_leave_the_charts_as_they_are(
+    as_user: AsUser, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VIEW-1 the list turns its page by itself: range and group of the charts are chosen in the browser."""
+    monkeypatch.setattr(slices, "PAGE_SIZE", 1)
+    Device.objects.filter(node=node, minor__in=(0, 1)).update(idle_since=timezone.now())
+    client = as_user(Role.ADMIN)
+    first, second = (client.get(path).content.decode() for path in ("/usage/?range=7d", "/usage/idle/?page=2"))
+    for text, page in ((first, 2), (second, 1)):
+        assert f'hx-get="/usage/idle/?page={page}" hx-target="#idle" hx-swap="outerHTML"' in text
+    assert 'hx-get="/usage/idle/?page=2" hx-trigger="every 20s"' in second
 
 
 def test_a_nodes_wiring_is_drawn(as_user: AsUser, node: Node) -> None:

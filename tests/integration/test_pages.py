@@ -17,7 +17,7 @@ from audit.models import Event
 from claims.models import GpuClaim
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
-from tests.factories import PASSWORD, GpuClaimFactory, NodeFactory, UserFactory
+from tests.factories import PASSWORD, DeviceFactory, GpuClaimFactory, NodeFactory, UserFactory
 from tests.fakes.apiserver import ApiServer
 
 pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
@@ -431,3 +431,36 @@ def test_a_sick_device_is_reported_where_its_holder_is(fleet, as_user):
     assert f"GPU {held.minor} is sick: Xid 79" in page
     assert browser.get("/allocations/").content.decode().count("chip-bad") == 1
     assert "is sick" not in browser.get(f"/allocations/{allocation_of('secret').pk}/").content.decode()
+
+
+def test_a_manifest_that_may_not_be_stays_in_the_form(as_user):
+    """VIEW-2, VIEW-6 what was typed is there to be mended, with the reason."""
+    client = as_user(Role.OPERATOR, "research")
+    manifest = "metadata: {name: made, namespace: secret}\nspec: {devices: {count: 1}}"
+    answer = client.post("/claims/new/", {"manifest": manifest})
+    shown = answer.content.decode()
+    assert answer.status_code == 403
+    assert "metadata: {name: made, namespace: secret}" in shown
+    assert answer.context["problem"] in shown
+
+
+@pytest.mark.parametrize("plain", ["", "?plain=1"])
+@pytest.mark.parametrize(("pods", "want"), [(99, "99"), (100, "99+")])
+def test_many_pending_pods_are_counted_alike(as_user, plain, pods, want):
+    """VIEW-2 the menu and the fleet page say the same number."""
+    now = timezone.now()
+    PodRefusal.objects.bulk_create(
+        PodRefusal(
+            pod_uid=f"u{one}", namespace="research", pod_name=f"p{one}", summary="was", first_at=now, last_at=now
+        )
+        for one in range(pods)
+    )
+    shown = as_user(Role.ADMIN).get(f"/pending/count/{plain}").content.decode()
+    assert re.sub("<[^>]*>", "", shown).strip() == want
+
+
+def test_a_numa_node_that_is_not_known_is_not_a_number(as_user):
+    """VIEW-2 as on the device's own page."""
+    DeviceFactory(node=NodeFactory(name="n1", gpus=0), numa=-1, pcie="sw-1")
+    shown = as_user(Role.ADMIN).get("/nodes/n1/devices/").content.decode()
+    assert "NUMA – · sw-1" in shown

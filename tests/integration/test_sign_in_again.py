@@ -24,3 +24,18 @@ def test_a_refresh_comes_back_to_its_view(client, shown, want):
     """VIEW-6 whose session ends is led back to what they looked at, and nowhere else."""
     answer = client.get("/pending/count/", headers={"HX-Request": "true", "HX-Current-URL": shown})
     assert (answer.status_code, answer["HX-Redirect"]) == (204, f"/sign-in/{want}")
+
+
+@pytest.mark.parametrize(
+    ("shown", "want"),
+    [
+        pytest.param("http://testserver/claims/research/pair/", "?next=/claims/research/pair/", id="the form's page"),
+        pytest.param("http://testserver/claims/?q=a", "?next=/claims/%3Fq%3Da", id="a list with a button"),
+        pytest.param("http://elsewhere.example/", "", id="another host"),
+        pytest.param(None, "", id="a browser that does not say"),
+    ],
+)
+def test_a_form_comes_back_to_the_page_that_has_it(client, shown, want):
+    """VIEW-6 the address that a form is sent to shows nothing to whoever has signed in again."""
+    answer = client.post("/claims/research/pair/delete/", headers={"Referer": shown} if shown else {})
+    assert (answer.status_code, answer["Location"]) == (302, f"/sign-in/{want}")

@@ -103,14 +103,17 @@ export class HoverCard {
           signal: this.request.signal,
           headers: { "HX-Request": "true" },
         });
-        if (!answer.ok || this.device !== device) return;
+        if (this.device !== device) return;
+        if (answer.status !== 200) throw new TypeError(`${answer.status}`); // 204: nobody is signed in any more
         const html = await answer.text();
         this.kept.set(device.id, { html, at: performance.now() });
         if (this.kept.size > 500) this.kept.delete(this.kept.keys().next().value);
         box.innerHTML = html;
         this.place(this.bounds);
       } catch (error) {
-        if (error.name !== "AbortError") box.textContent = "Holders cannot be read now.";
+        if (error.name === "AbortError") return;
+        if (this.device === device) box.textContent = "Holders cannot be read now.";
+        if (!(error instanceof TypeError)) throw error; // no connection, or no answer; anything else is a defect
       }
     }, WAIT_MS);
   }

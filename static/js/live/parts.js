@@ -18,8 +18,27 @@ export class Parts {
       this.underWay.delete(id);
       if (!detail.successful && ids.includes(id)) this.due.set(id, performance.now() + AFTER_FAILURE_MS);
     });
+    // somebody may have begun to work in it while the answer was on its way: it is fetched when they are done
+    document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
+      const { id } = detail.requestConfig.elt;
+      if (!ids.includes(id) || !isInUse(detail.target)) return;
+      detail.shouldSwap = false;
+      this.due.set(id, performance.now());
+    });
+    document.body.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
+      if (!isInUse(detail.target)) return; // steady.js keeps it
+      const part = this.partWith(detail.target.id);
+      if (part) this.due.set(part, performance.now() + AFTER_FAILURE_MS);
+    });
     document.addEventListener("visibilitychange", () => this.fetch());
     setInterval(() => this.fetch(), AGAIN_MS);
+  }
+
+  /** The id of the part whose answer brings this element as well. */
+  partWith(id) {
+    return this.ids.find((part) =>
+      document.getElementById(part).getAttribute("hx-select-oob")?.split(",").includes(`#${id}`),
+    );
   }
 
   changed() {

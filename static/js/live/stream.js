@@ -39,9 +39,10 @@ export class LiveStream extends KeptSocket {
 
 const OLD_MS = 12_000;
 
-/** Whether what was said last says nothing about now: the agent is silent, or nothing was heard for long. */
+/** Whether what was said last says nothing about now: the stream has ended, or nothing was heard for long. */
 export const isOld = (state, stream) =>
-  state === "silent" || state === "gone" || (state === "stale" && performance.now() - (stream?.heard ?? 0) > OLD_MS);
+  ["silent", "gone", "signed-out"].includes(state) ||
+  (state === "stale" && performance.now() - (stream?.heard ?? 0) > OLD_MS);
 
 const WORDS = {
   connecting: "connecting",

@@ -1,5 +1,7 @@
 """`WS /ws/fleet/` from a browser's side."""
 
+import asyncio
+
 import orjson
 import pytest
 from channels.db import database_sync_to_async
@@ -99,6 +101,27 @@ async def test_a_browser_looks_elsewhere_without_a_new_layout(quick_hub):
     assert list(reader.codings) == ["temperature", "nvlink", "flags"]
     reader.take(await communicator.hear())
     assert list(reader.codings) == ["temperature", "nvlink", "flags"]
+    await communicator.leave()
+
+
+async def test_columns_asked_for_before_the_first_frame_count(quick_hub, monkeypatch):
+    """VIEW-1 a choice is not lost while the server finds out whether the user is still signed in."""
+    begin = asyncio.Event()
+    check = FleetConsumer._still_signed_in
+
+    async def slow(self):
+        await begin.wait()
+        return await check(self)
+
+    monkeypatch.setattr(FleetConsumer, "_still_signed_in", slow)
+    communicator = Browser(quick_hub, SIGNED_IN, b"columns=utilisation")
+    await communicator.connect()
+    await communicator.say(text='{"ask": "columns", "columns": ["power"]}')
+    await communicator.say(text='{"ask": "full"}')
+    assert await communicator.receive_nothing()
+    begin.set()
+    await communicator.hear()
+    assert list(Reader().take(await communicator.hear()).codings) == ["power", "flags"]
     await communicator.leave()
 
 
