@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from kube import keys
 from kube.client import Cluster
@@ -27,6 +28,8 @@ NODE: Final = "gpu.scheduling/node"
 DEVICE_UUID: Final = "gpu.scheduling/device-uuid"
 UNNAMED_HOLDER: Final = "somebody"
 """Holder of a Lease that names none: whoever made it has the device."""
+
+log = structlog.get_logger(__name__)
 
 
 class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -166,10 +169,19 @@ async def find(cluster: Cluster, *, namespace: str, name: str, timeout: float | 
 
 
 def list_all(cluster: Cluster, *, namespace: str, ours_only: bool = False) -> list[Lease]:
-    """Every Lease of the namespace, or with `ours_only` those that gpuplane created."""
+    """Every Lease of the namespace, or with `ours_only` those that gpuplane created.
+
+    One that cannot be read is somebody else's: it takes its device like any other, and is never deleted.
+    """
     selector = f"{MANAGED_BY}={MANAGER}" if ours_only else None
     listing = cluster.list(LEASES.path(namespace=namespace), _Wire, label_selector=selector)
-    return [_lease(wire) for wire in listing.items]
+    found = [_lease(wire) for wire in listing.items]
+    if ours_only:
+        return found
+    for one in listing.unreadable:
+        log.warning("leases.unreadable", lease="/".join(one.key), why=one.why)
+        found.append(Lease(namespace=namespace, name=one.key[1], holder_identity=UNNAMED_HOLDER, uid="", resource_version=""))
+    return found
 
 
 async def replace_sharers(

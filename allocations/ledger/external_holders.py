@@ -16,7 +16,7 @@ LET_GO = "who held its lease outside the ledger let go of it"
 
 @atomic_retry
 def external_holder_set(device_uuid: str, holder: str, *, now: datetime, actor: str) -> bool:
-    """Write who holds the device, empty for nobody; False when the row says so already.
+    """Write who holds the device, empty for nobody; False when the row says so already, or another has written it.
 
     The event names the holder to those who may see its namespace.
     """
@@ -29,7 +29,9 @@ def external_holder_set(device_uuid: str, holder: str, *, now: datetime, actor: 
     )
     if device is None or device.stranger == holder[:300]:
         return False
-    Device.objects.filter(pk=device.pk).update(stranger=holder[:300], revision=next_revision(), changed_at=now)
+    as_read = Device.objects.filter(pk=device.pk, stranger=device.stranger)
+    if not as_read.update(stranger=holder[:300], revision=next_revision(), changed_at=now):
+        return False  # whoever wrote it has seen the lease later: a comparison looks again
     record(
         kind=EventKind.DEVICE_TAKEN,
         message=f"{device.type} {device.minor} of {device.node.name}: {TAKEN if holder else LET_GO}",

@@ -132,14 +132,8 @@ def vacate_guesses(*, node_id: int, uuids: Collection[str], now: datetime) -> in
     for device in devices.values():
         if device.uuid not in uuids or not exchange.is_guess_for_group(device):
             continue
-        free = next((one for one in devices.values() if _is_free(one) and one.uuid not in uuids), None)
-        if free is None:
-            break
-        try:
-            exchange.swap(device, free)
-        except _Impossible:
-            continue
-        moved += 1
+        free = (one for one in devices.values() if _is_free(one) and one.uuid not in uuids)
+        moved += any(exchange.try_swap(device, one) for one in free)
     exchange.write()
     return moved
 
@@ -203,8 +197,8 @@ class _Exchange:
         here, there = self._grants(guess), self._grants(real)
         left = self._leases_of(real, there)
         moves = [*(_Move.to(real, grant) for grant in here), *(_Move.to(guess, grant) for grant in there)]
-        for device in (guess, real):
-            device.core_used, device.memory_used = _fitting(device, [move for move in moves if move.target is device])
+        used = [_fitting(device, [move for move in moves if move.target is device]) for device in (guess, real)]
+        (guess.core_used, guess.memory_used), (real.core_used, real.memory_used) = used
         AllocationDevice.objects.filter(pk__in=[move.grant.pk for move in moves]).update(live=False, device=None)
         for move in moves:
             move.write()
@@ -213,6 +207,14 @@ class _Exchange:
         guess.gpu_group_open, real.gpu_group_open = real.gpu_group_open, guess.gpu_group_open
         self._changed |= {guess.pk, real.pk}
         return left
+
+    def try_swap(self, guess: Device, real: Device) -> bool:
+        """Exchange the two; False, and nothing is changed, where `real` is too small or of a model not asked for."""
+        try:
+            self.swap(guess, real)
+        except _Impossible:
+            return False
+        return True
 
     def is_guess_for_group(self, device: Device) -> bool:
         """Whether it holds something, and only what has it by guess until a reservation pod reports."""

@@ -28,7 +28,7 @@ from allocations.scheduling.bindings import leases_needed
 from audit.requeue_notify import announce
 from kube import leases, shares
 from kube.client import Cluster
-from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
+from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError, Unintelligible
 from kube.leases import Lease
 from nodes.unverified_devices import UNREAD
 
@@ -211,7 +211,10 @@ class _Judge:
 
     def is_held(self, name: str, holder: str) -> bool:
         """Whether the lease is there at this moment, with the same holder: before a device is taken out of use."""
-        lease = self.cluster.run(leases.find(self.cluster, namespace=settings.GPUPLANE_NAMESPACE, name=name))
+        try:
+            lease = self.cluster.run(leases.find(self.cluster, namespace=settings.GPUPLANE_NAMESPACE, name=name))
+        except Unintelligible:
+            return holder == leases.UNNAMED_HOLDER  # as it was listed
         return lease is not None and (lease.holder_identity == holder or lease.shared)
 
     def _delete(self, lease: Lease, *, otherwise: str) -> _Verdict:

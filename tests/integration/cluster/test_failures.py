@@ -110,6 +110,25 @@ def test_an_external_holder_has_the_lease(world: World, holder: str, marked: str
     assert world.server.pods[NAMESPACE, "train"]["metadata"]["annotations"]["gpu.scheduling/allocated"] != "n1:0,1"
 
 
+def test_a_lease_that_cannot_be_read_keeps_its_device_out_of_use(world: World) -> None:
+    """LEASE-1 a comparison does not take what it cannot read for absent, and the rest of the fleet goes on."""
+    world.node("n1")
+    world.server.add_namespace("gpuplane-system")
+    spec = {"acquireTime": "0000-01-01T00:00:00.000000Z"}  # Go has a year 0
+    world.server.store.create(LEASES, "gpuplane-system", {"metadata": {"name": "gpu-n1-1"}, "spec": spec})
+    for _ in range(2):
+        done = world.reconcile()
+        assert (done.problem, Device.objects.get(node__name="n1", minor=1).stranger) == ("", "somebody")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    assert world.bind("train", "n1") == ""
+    assert world.used("n1")[1] == 0
+    world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
+    world.reconcile()
+    assert Device.objects.get(node__name="n1", minor=1).stranger == ""
+
+
 def test_not_enough_without_externally_held_devices(world: World) -> None:
     """LEASE-1 where it does not suffice every lease of the attempt is deleted again."""
     world.node("n1", gpus=2)

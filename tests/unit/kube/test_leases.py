@@ -15,6 +15,7 @@ from kube.keys import SHARED_HOLDER, SHARERS
 from kube.leases import Lease, sharers_text
 from kube.objects import Named
 from kube.resources import LEASES
+from tests.fakes import apikinds
 from tests.fakes.apiserver import ApiServer, Fault
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -142,6 +143,20 @@ def test_list_shows_external_holders_unless_asked_otherwise(server: ApiServer, c
     assert [lease.name for lease in leases.list_all(cluster, namespace=NS)] == ["gpu-n1-0", "gpu-n1-1"]
     assert [lease.name for lease in leases.list_all(cluster, namespace=NS, ours_only=True)] == ["gpu-n1-0"]
     assert cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-7")) is None
+
+
+def test_a_lease_that_cannot_be_read_is_somebody_elses(server: ApiServer, cluster: Cluster) -> None:
+    """LEASE-1 it is there, so its device is taken; and it is not ours to delete, whatever its labels say."""
+    mine = _create(cluster)
+    labels = server.leases[KEY]["metadata"]["labels"]
+    meta = {"name": "gpu-n1-1", "labels": labels}
+    spec = {"holderIdentity": "a/p/1", "acquireTime": "0000-01-01T00:00:00.000000Z"}  # Go has a year 0
+    server.store.create(apikinds.LEASES, NS, {"metadata": meta, "spec": spec})
+    read, unread = leases.list_all(cluster, namespace=NS)
+    assert read == mine
+    assert (unread.namespace, unread.name, unread.holder_identity) == (NS, "gpu-n1-1", leases.UNNAMED_HOLDER)
+    assert (unread.ours, unread.shared, unread.uid) == (False, False, "")
+    assert leases.list_all(cluster, namespace=NS, ours_only=True) == [mine]
 
 
 @pytest.mark.parametrize(

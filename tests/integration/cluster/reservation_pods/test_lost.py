@@ -266,6 +266,25 @@ def test_the_kubelet_gave_a_guessed_gpu_to_another(shares: Shares) -> None:
     assert shares.world.leases()[f"gpu-n1-{plain[-1]}"].startswith(f"{NAMESPACE}/plain/")
 
 
+def test_a_guess_goes_to_a_gpu_that_is_large_enough(shares: Shares, kubelets_record: Any) -> None:
+    """DEV-8 SHARE-5 on a node of several models the hold is not lost because the first free GPU does not fit."""
+    held = shares.pod("train", fraction="", gpu_memory="40000")
+    assert shares.world.filter("train") == "n1"
+    guess = AllocationDevice.objects.get(allocation__pod_uid=held, live=True)
+    shares.world.server.add_pod("plain", namespace=NAMESPACE, limits={GPU: "1"})
+    assert shares.world.filter("plain") == "n1"
+    assert shares.world.bind("plain", "n1") == ""
+    others = Device.objects.exclude(uuid__in=[guess.uuid, *shares.holds("plain")]).order_by("minor")
+    small, large = others
+    Device.objects.filter(pk=small.pk).update(memory_bytes=2**30)
+    uid = shares.world.server.pods[NAMESPACE, "plain"]["metadata"]["uid"]
+    kubelets_record("n1", {uid: [guess.uuid]})
+    assert shares.world.reconcile().corrected == 1
+    assert shares.holds("plain") == [guess.uuid]
+    guess.refresh_from_db()
+    assert (guess.live, guess.uuid, guess.allocation.state) == (True, large.uuid, "held")
+
+
 def test_a_gpu_that_the_record_gives_to_another_is_not_taken(shares: Shares, kubelets_record: Any) -> None:
     """SHARE-5 LEASE-2 a UUID that a plain pod has by the record: the bind fails, the pod keeps its GPU."""
     server = shares.world.server
