@@ -180,7 +180,9 @@ def list_all(cluster: Cluster, *, namespace: str, ours_only: bool = False) -> li
         return found
     for one in listing.unreadable:
         log.warning("leases.unreadable", lease="/".join(one.key), why=one.why)
-        found.append(Lease(namespace=namespace, name=one.key[1], holder_identity=UNNAMED_HOLDER, uid="", resource_version=""))
+        found.append(
+            Lease(namespace=namespace, name=one.key[1], holder_identity=UNNAMED_HOLDER, uid="", resource_version="")
+        )
     return found
 
 
