@@ -82,7 +82,8 @@ def write_rows(rows: Sequence[Model], columns: Sequence[str]) -> None:
     table, key = quoted(meta.db_table), quoted(meta.pk.column)
     statement = f"UPDATE {table} SET {sets} WHERE {key} = %s"  # noqa: S608 - names of the schema
     values = [
-        [*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk] for row in rows
+        [field.get_db_prep_save(getattr(row, field.attname), connection) for field in (*fields, meta.pk)]
+        for row in rows
     ]
     with connection.cursor() as cursor:
         cursor.executemany(statement, values)

@@ -22,7 +22,8 @@ import msgspec
 
 from allocations.choices import GroupState, State
 from allocations.engine.needs import amounts
-from allocations.ledger.groups import end_back_off, group_rows, lock_gpus, move_group, write_groups
+from allocations.ledger.group_rows import lock_gpus, lock_groups
+from allocations.ledger.groups import end_back_off, move_group, write_groups
 from allocations.ledger.holder import Holder
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, AllocationDevice, GpuGroup
@@ -31,6 +32,7 @@ from kube.device_types import GPU
 from nodes.choices import Presence
 from nodes.models import Device, KubeletCheckpoint
 from nodes.revisions import next_revision
+from storage.cursors import write_rows
 from storage.transactions import atomic_retry
 
 _READ: Final = (
@@ -96,8 +98,7 @@ def place_group(group_id: uuid.UUID, *, pod_uid: str, uuids: Sequence[str], now:
 
 @atomic_retry
 def _place(group_id: uuid.UUID, pod_uid: str, uuids: tuple[str, ...], now: datetime, actor: str) -> PlacedGroup:
-    rows = group_rows().select_for_update(of=("self",))
-    row = rows.filter(pk=group_id).first()
+    (row,) = lock_groups([group_id]) or (None,)
     if row is None or row.pod_uid != pod_uid:
         return PlacedGroup(GroupOutcome.MOVED_ON)
     if row.state == GroupState.READY and tuple(row.uuids) == uuids:
@@ -194,14 +195,13 @@ class _Exchange:
 
     def swap(self, guess: Device, real: Device) -> list[LeftLease]:
         """Exchange the two. Raises _Impossible, where `real` is known to be somebody's or too small, and _Busy."""
-        here, there = self._grants(guess), self._grants(real)
+        grants = self._grants(guess, real)
+        here, there = ([one for one in grants if one.device_id == device.pk] for device in (guess, real))
         left = self._leases_of(real, there)
         moves = [*(_Move.to(real, grant) for grant in here), *(_Move.to(guess, grant) for grant in there)]
         used = [_fitting(device, [move for move in moves if move.target is device]) for device in (guess, real)]
         (guess.core_used, guess.memory_used), (real.core_used, real.memory_used) = used
-        AllocationDevice.objects.filter(pk__in=[move.grant.pk for move in moves]).update(live=False, device=None)
-        for move in moves:
-            move.write()
+        _write(moves)
         _renumber(moves, self.now)
         guess.gpu_group, real.gpu_group = real.gpu_group, guess.gpu_group
         guess.gpu_group_open, real.gpu_group_open = real.gpu_group_open, guess.gpu_group_open
@@ -228,18 +228,13 @@ class _Exchange:
     def write(self) -> None:
         """Write the devices that changed."""
         revision = next_revision() if self._changed else 0
-        for pk in sorted(self._changed):
-            device = self.devices[pk]
-            Device.objects.filter(pk=pk).update(
-                core_used=device.core_used,
-                memory_used=device.memory_used,
-                gpu_group=device.gpu_group,
-                gpu_group_open=device.gpu_group_open,
-                revision=revision,
-            )
+        changed = [self.devices[pk] for pk in sorted(self._changed)]
+        for device in changed:
+            device.revision = revision
+        write_rows(changed, ("core_used", "memory_used", "gpu_group", "gpu_group_open", "revision"))
 
-    def _grants(self, device: Device) -> list[AllocationDevice]:
-        live = AllocationDevice.objects.filter(device=device.pk, live=True)
+    def _grants(self, *devices: Device) -> list[AllocationDevice]:
+        live = AllocationDevice.objects.filter(device__in=[device.pk for device in devices], live=True)
         return list(live.select_related("allocation__node").only(*_READ).order_by("pk"))
 
     def _leases_of(self, device: Device, grants: Iterable[AllocationDevice]) -> list[LeftLease]:
@@ -294,16 +289,24 @@ class _Move:
         """Raises _Impossible."""
         return cls(grant, target, *_amounts_on(grant, target))
 
-    def write(self) -> None:
-        """Write the row, which was taken off its device before."""
-        AllocationDevice.objects.filter(pk=self.grant.pk).update(
-            device=self.target.pk,
+    def written(self) -> AllocationDevice:
+        """The grant's row as it is to be."""
+        return AllocationDevice(
+            pk=self.grant.pk,
+            device_id=self.target.pk,
             uuid=self.target.uuid,
             minor=self.target.minor,
             core_percent=self.core,
             memory_bytes=self.memory,
             live=True,
         )
+
+
+def _write(moves: Sequence[_Move]) -> None:
+    """Take the grants off their devices first: no two may have a whole one at any moment."""
+    rows = [move.written() for move in moves]
+    AllocationDevice.objects.filter(pk__in=[row.pk for row in rows]).update(live=False, device=None)
+    write_rows(rows, ("device", "uuid", "minor", "core_percent", "memory_bytes", "live"))
 
 
 def _fitting(device: Device, moves: Sequence[_Move]) -> tuple[int, int]:
@@ -319,13 +322,14 @@ def _renumber(moves: Sequence[_Move], now: datetime) -> None:
     minors: dict[uuid.UUID, dict[int, int]] = defaultdict(dict)
     for move in moves:
         minors[move.grant.allocation_id][move.grant.minor] = move.target.minor
+    held = AllocationDevice.objects.filter(allocation__in=minors, live=True, type=GPU).order_by("minor")
+    minors_now: dict[uuid.UUID, list[int]] = defaultdict(list)
+    for key, minor in held.values_list("allocation_id", "minor"):
+        minors_now[key].append(minor)
     for key, renamed in minors.items():
         allocation = next(move.grant.allocation for move in moves if move.grant.allocation_id == key)
         request = request_of(allocation.request)
-        minors_now = AllocationDevice.objects.filter(allocation=key, live=True, type=GPU).values_list(
-            "minor", flat=True
-        )
-        gpus = ",".join(map(str, sorted(minors_now)))
+        gpus = ",".join(map(str, minors_now[key]))
         summary = f"{allocation.node.name}: gpu {gpus} (the kubelet's choice)"
         columns: dict[str, object] = {"changed_at": now, "summary": summary}
         if any(ask.given for ask in request.asks):

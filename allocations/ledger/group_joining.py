@@ -9,15 +9,36 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Final, NamedTuple
 
 from allocations.choices import GroupState
-from allocations.ledger.groups import Group, insert_groups, live_groups, lock_gpus, write_groups
-from allocations.models import AllocationDevice, GpuGroup
-from kube.device_types import GPU
+from allocations.ledger.group_rows import live_groups, lock_gpus, node_named
+from allocations.ledger.groups import Group, insert_groups, write_groups
+from allocations.models import GpuGroup
 from kube.reservation_pod import reservation_pod_name
 from nodes.choices import Mode
 from nodes.models import Device
+from storage.columns import identity, read_identity
+from storage.cursors import Query, rows_of
 from storage.transactions import atomic_retry
+
+_NODES: Final = (
+    "SELECT DISTINCT node.id, node.name FROM allocations_allocation one JOIN nodes_node node ON node.id = one.node_id"
+    " WHERE one.id IN ({marks}) AND node.mode = %s"
+)
+_GRANTS: Final = (
+    "SELECT allocation_id, device_id, whole FROM allocations_allocationdevice"
+    " WHERE allocation_id IN ({marks}) AND live ORDER BY device_id"
+)
+
+
+class _Grant(NamedTuple):
+    """A device that an allocation holds, with its node's id and name."""
+
+    device_id: int
+    whole: bool
+    node_id: int
+    node: str
 
 
 @atomic_retry
@@ -29,16 +50,16 @@ def join_groups(
     Each GPU that is shared has a group of its own; all whole GPUs of an allocation are one. Only allocations on nodes
     in mode device-plugin have groups.
     """
-    nodes = AllocationDevice.objects.filter(
-        allocation__in=allocation_ids, live=True, type=GPU, allocation__node__mode=Mode.DEVICE_PLUGIN
-    ).values_list("allocation__node_id", flat=True)
-    devices = lock_gpus(set(nodes))
-    by_allocation: dict[uuid.UUID, list[AllocationDevice]] = defaultdict(list)
+    keys = [identity(key) for key in allocation_ids]
+    marks = ", ".join(["%s"] * len(keys))
+    nodes = dict(rows_of(Query(_NODES.format(marks=marks), [*keys, Mode.DEVICE_PLUGIN.value])))
+    devices = lock_gpus(nodes)
+    by_allocation: dict[uuid.UUID, list[_Grant]] = defaultdict(list)
     # read under the locks: a group that learned its GPUs meanwhile has moved its grants
-    grants = AllocationDevice.objects.filter(allocation__in=allocation_ids, live=True, device__in=devices)
-    short = grants.select_related("allocation__node").only("device_id", "whole", "allocation__node__name")
-    for grant in short.order_by("device_id"):
-        by_allocation[grant.allocation_id].append(grant)
+    for key, device_id, whole in rows_of(Query(_GRANTS.format(marks=marks), keys)):
+        if device_id in devices:
+            node_id = devices[device_id].node_id
+            by_allocation[read_identity(key)].append(_Grant(device_id, bool(whole), node_id, nodes[node_id]))
     known = {row.name: row for row in live_groups(device.gpu_group for device in devices.values())}
     begun = _Begun(pod_namespace, now, actor, devices, known)
     joined = {key: begun.join(by_allocation.get(key, ())) for key in sorted(allocation_ids)}
@@ -64,7 +85,7 @@ class _Begun:
         self._known = known
         self._new: list[GpuGroup] = []
 
-    def join(self, grants: Sequence[AllocationDevice]) -> tuple[Group, ...] | None:
+    def join(self, grants: Sequence[_Grant]) -> tuple[Group, ...] | None:
         whole = [grant for grant in grants if grant.whole]
         rows = [self._group([grant], shared=True) for grant in grants if not grant.whole]
         rows += [self._group(whole, shared=False)] if whole else []
@@ -72,8 +93,8 @@ class _Begun:
             return None
         return tuple(Group.of(row) for row in rows if row is not None)
 
-    def _group(self, grants: Sequence[AllocationDevice], *, shared: bool) -> GpuGroup | None:
-        devices = [self._devices[grant.device_id] for grant in grants if grant.device_id is not None]
+    def _group(self, grants: Sequence[_Grant], *, shared: bool) -> GpuGroup | None:
+        devices = [self._devices[grant.device_id] for grant in grants]
         names = {device.gpu_group for device in devices}
         if names == {""}:
             # what was held before the node failed, or past the snapshot that says so
@@ -83,17 +104,16 @@ class _Begun:
         takes = row is not None and row.shared is shared and all(device.gpu_group_open for device in devices)
         return row if takes else None
 
-    def _begin(self, grant: AllocationDevice, devices: Sequence[Device], *, shared: bool) -> GpuGroup:
+    def _begin(self, grant: _Grant, devices: Sequence[Device], *, shared: bool) -> GpuGroup:
         name = uuid.uuid4().hex[:12]
-        node = grant.allocation.node
         row = GpuGroup(
             name=name,
-            node=node,
+            node=node_named(grant.node_id, grant.node),
             state=GroupState.WANTED,
             gpus=len(devices),
             shared=shared,
             pod_namespace=self._namespace,
-            pod_name=reservation_pod_name(node.name, name),
+            pod_name=reservation_pod_name(grant.node, name),
             created_at=self._now,
             changed_at=self._now,
         )

@@ -13,14 +13,15 @@ sharer takes no new one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from allocations.choices import GROUP_EDGES, GROUP_LIVE, GROUP_STARTS, GroupState
+from allocations.ledger.group_rows import live_groups, lock_gpus, lock_groups
 from allocations.models import AllocationDevice, GpuGroup, GroupBackOff
 from audit.choices import EventKind
 from audit.events import NewEvent
@@ -29,6 +30,7 @@ from audit.services import record_many
 from kube.device_types import GPU
 from nodes.models import Device
 from nodes.revisions import next_revision
+from storage.cursors import Statement, run_together, write_rows
 from storage.transactions import atomic_retry
 
 BACK_OFF: Final = (timedelta(seconds=30), timedelta(minutes=2), timedelta(minutes=10))
@@ -44,12 +46,11 @@ _KINDS: Final = {
     GroupState.GONE: EventKind.RESERVATION_GONE,
 }
 _MOST_REASON: Final = 300
-_READ: Final = (
-    *("node_id", "type", "minor", "uuid", "model", "memory_bytes", "core_used", "memory_used"),
-    *("healthy", "presence", "mig", "stranger", "closed", "conflict"),
-    *("gpu_group", "gpu_group_open", "no_group_until"),
+_WRITTEN: Final = (
+    *("state", "reason", "uuids", "pod_uid", "retries", "retry_at", "past_pods", "vain_record"),
+    *("started_at", "ready_at", "changed_at"),
 )
-"""Columns of a device that those who lock it need: reading all of them takes twice as long."""
+"""Columns of a group that change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def groups_of(allocation_id: uuid.UUID) -> list[Group]:
 @atomic_retry
 def note_pods(pods: Mapping[uuid.UUID, str], *, now: datetime, actor: str) -> None:
     """Wanted → starting, for groups whose reservation pod was made; `pods`: group → the pod's UID."""
-    for row in _locked(pods):
+    for row in lock_groups(pods):
         if row.state == GroupState.WANTED:
             row.pod_uid, row.started_at = pods[row.id], now
             move_group(row, GroupState.STARTING, f"reservation pod {row.pod_name} is made", now=now, actor=actor)
@@ -140,7 +141,7 @@ def fail_group(group_id: uuid.UUID, reason: str, *, now: datetime, actor: str) -
 
     False where the group has moved on.
     """
-    (row,) = _locked([group_id]) or (None,)
+    (row,) = lock_groups([group_id]) or (None,)
     if row is None or row.state not in (GroupState.WANTED, GroupState.STARTING):
         return False
     lock_gpus([row.node_id])
@@ -159,7 +160,9 @@ def fail_group(group_id: uuid.UUID, reason: str, *, now: datetime, actor: str) -
 
 def end_back_off(node_id: int) -> None:
     """New groups may begin on the node. Call inside a transaction that has locked its GPUs."""
-    if GroupBackOff.objects.filter(node=node_id).delete()[0]:
+    ended = Statement("DELETE FROM allocations_groupbackoff WHERE node_id = %s", [node_id])
+    ((written,),) = run_together([[ended]])
+    if written.rows:
         shunned = Device.objects.filter(node=node_id, no_group_until__isnull=False)
         shunned.update(no_group_until=None, revision=next_revision())
 
@@ -170,7 +173,7 @@ def lose_group(group_id: uuid.UUID, reason: str, *, now: datetime, actor: str, p
 
     `pod_uid`: of the pod that was found lost; the group may have another by now.
     """
-    (row,) = _locked([group_id]) or (None,)
+    (row,) = lock_groups([group_id]) or (None,)
     if row is None or row.state != GroupState.READY or pod_uid not in (None, row.pod_uid):
         return False
     lock_gpus([row.node_id])
@@ -183,7 +186,7 @@ def lose_group(group_id: uuid.UUID, reason: str, *, now: datetime, actor: str, p
 @atomic_retry
 def protect_group(group_id: uuid.UUID, *, pod_uid: str, now: datetime, actor: str) -> bool:
     """Unprotected → ready: a new reservation pod has the GPUs that the sharers use. False where the group moved on."""
-    (row,) = _locked([group_id]) or (None,)
+    (row,) = lock_groups([group_id]) or (None,)
     if row is None or row.state != GroupState.UNPROTECTED:
         return False
     devices = lock_gpus([row.node_id])
@@ -206,7 +209,7 @@ def put_off(
     `retries`: as the group was read; nothing where another has noted the same pod meanwhile. `past_pods`: UIDs of the
     group's pods so far, this one too. `record`: digest of the kubelet's record without them.
     """
-    for row in _locked([group_id]):
+    for row in lock_groups([group_id]):
         if retries not in (None, row.retries):
             continue
         row.retries += 1
@@ -242,7 +245,7 @@ def release_unused(names: Collection[str], *, spare: int, now: datetime, actor: 
 def end_groups(group_ids: Collection[uuid.UUID], *, now: datetime, actor: str) -> int:
     """Releasing → gone, for groups whose reservation pod is gone and that nobody holds; how many ended."""
     ended = 0
-    for row in _locked(group_ids):
+    for row in lock_groups(group_ids):
         if row.state != GroupState.RELEASING or _is_held(row):
             continue
         devices = lock_gpus([row.node_id])
@@ -294,15 +297,9 @@ def move_group(
     if target not in GROUP_EDGES[source]:
         raise ValueError(f"no move of a group from {source} to {target}")
     row.state, row.reason, row.changed_at = target, reason[:_MOST_REASON], now
-    row.save()
+    write_rows([row], _WRITTEN)
     message = f"{gpus_text(row)} of {row.node.name}: {target.label}" + (f", {reason}" if reason else "")
     record_many([group_event(row, kind or _KINDS[target], message, now=now, actor=actor)])
-
-
-def lock_gpus(node_ids: Collection[int]) -> dict[int, Device]:
-    """The GPUs of these nodes, locked in their order, by id."""
-    gpus = Device.objects.select_for_update().filter(node__in=node_ids, type=GPU).order_by("pk").only(*_READ)
-    return {device.pk: device for device in gpus} if node_ids else {}
 
 
 def write_groups(devices: Sequence[Device]) -> None:
@@ -311,9 +308,8 @@ def write_groups(devices: Sequence[Device]) -> None:
         return
     revision = next_revision()
     for device in devices:
-        Device.objects.filter(pk=device.pk).update(
-            gpu_group=device.gpu_group, gpu_group_open=device.gpu_group_open, revision=revision
-        )
+        device.revision = revision
+    write_rows(devices, ("gpu_group", "gpu_group_open", "revision"))
 
 
 def close_group(row: GpuGroup) -> None:
@@ -331,18 +327,6 @@ def _spare_on(node_id: int, but: str) -> int:
     """How many other groups of the node wait for sharers."""
     idle = Device.objects.filter(node=node_id, type=GPU, core_used=0, memory_used=0, gpu_group_open=True)
     return idle.exclude(gpu_group=but).exclude(gpu_group="").count()
-
-
-def live_groups(names: Iterable[str], *, lock: bool = False) -> list[GpuGroup]:
-    """The rows of the groups of these names that are not gone; empty names are none."""
-    wanted = {name for name in names if name}
-    rows = GpuGroup.objects.filter(Q(name__in=wanted), state__in=GROUP_LIVE).order_by("pk")
-    return list(rows.select_for_update(of=("self",)) if lock else rows)
-
-
-def _locked(group_ids: Collection[uuid.UUID]) -> list[GpuGroup]:
-    rows = group_rows().select_for_update(of=("self",))
-    return list(rows.filter(pk__in=group_ids).order_by("pk"))
 
 
 def gpus_text(row: GpuGroup) -> str:
