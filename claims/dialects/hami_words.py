@@ -38,6 +38,8 @@ GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 RESOURCES: Final = dict.fromkeys((NATIVE_GPU, *HAMI_RESOURCES), Dimension.UNITS)
 """Resources of a container; each is a number."""
 _LISTED_MOST: Final = 1_000
+_BOOLEANS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+"""As HAMi reads them, by Go's `strconv.ParseBool`, in any case."""
 _TOPOLOGY_AWARE: Final = "topology-aware"
 """HAMi's policy for what the engine always does: choose the best connected set of whole GPUs."""
 _NODE_POLICIES: Final = {"binpack": Policy.BINPACK, "spread": Policy.SPREAD}
@@ -103,9 +105,9 @@ def _uuids(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 def _flag(annotations: Mapping[str, str], name: str) -> bool:
     text = annotations.get(name, "false").lower()
-    if text not in {"true", "false"}:
+    if text not in _BOOLEANS:
         raise refused_annotation("hami-numa-bind", name, "is true or false")
-    return text == "true"
+    return _BOOLEANS[text]
 
 
 def _choice(annotations: Mapping[str, str], name: str, choices: Mapping[str, Chosen]) -> Chosen | None:

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 import structlog
 
+from access.errors import Unavailable
 from nodes.history import ring
 from nodes.live import agent_liveness, flush
 from nodes.live.flush import read_latest
@@ -24,12 +25,17 @@ log = structlog.get_logger(__name__)
 def latest_samples() -> Mapping[str, SampleView]:
     """The newest sample of every node. For threads: read in the event loop that owns the samples, where one runs.
 
-    Raises TimeoutError when that loop does not answer within `LOOP_SECONDS`.
+    Raises Unavailable when that loop does not answer within `LOOP_SECONDS`.
     """
     loop = flush.running_loop()
     if loop is None:
         return read_latest()
-    return asyncio.run_coroutine_threadsafe(_read(), loop).result(LOOP_SECONDS)
+    reading = asyncio.run_coroutine_threadsafe(_read(), loop)
+    try:
+        return reading.result(LOOP_SECONDS)
+    except TimeoutError as error:
+        reading.cancel()
+        raise Unavailable("what the agents measure cannot be read at the moment") from error
 
 
 def latest_of(node: str) -> tuple[SampleView | None, DetailsView | None]:

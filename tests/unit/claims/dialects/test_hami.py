@@ -231,6 +231,15 @@ def test_annotations_that_say_nothing_clear_are_refused(name: str, value: str, r
     assert name in refusal.reason
 
 
+@pytest.mark.parametrize(
+    ("text", "bound"), [("1", True), ("t", True), ("TRUE", True), ("0", False), ("F", False), ("false", False)]
+)
+def test_numa_bind_is_read_as_go_reads_it(text: str, bound: bool) -> None:
+    """DEV-3 what HAMi takes for true or false is no reason to refuse a pod."""
+    (ask,) = parse(hami_pod(SMALL, annotations={"nvidia.com/numa-bind": text})).asks
+    assert ask.limits == (Limits(one_numa=True) if bound else None)
+
+
 def test_other_pods_do_not_listen_to_them() -> None:
     pod = hami_pod({"koordinator.sh/gpu": "50"}, annotations={"nvidia.com/numa-bind": "yes"})
     assert parse(pod).asks == (DeviceAsk("gpu", 1, core_percent=50, memory_ratio=50),)

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from pytest_django import Settings
 
+from access.errors import Unavailable
 from agent.protocol import Sample
-from nodes.live import agent_liveness, flush
+from nodes.live import agent_liveness, flush, reads
 from nodes.live.reads import latest_samples
 from nodes.live.samples import TABLE, DetailsView, SampleView
 
@@ -50,6 +52,27 @@ async def test_another_event_loop_of_the_process_starts_no_flusher() -> None:
     assert await asyncio.to_thread(asyncio.run, elsewhere()) == 0
     flush.ensure_running()
     assert _flushers() == 1
+
+
+@pytest.mark.usefixtures("serving")
+async def test_a_loop_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NODE-2 the request gets a 503 with a reason, and leaves nothing running."""
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> dict[str, Any]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        raise AssertionError
+
+    monkeypatch.setattr(reads, "_read", slow)
+    monkeypatch.setattr(reads, "LOOP_SECONDS", 0.05)
+    with pytest.raises(Unavailable, match="cannot be read at the moment"):
+        await asyncio.to_thread(latest_samples)
+    assert begun.is_set()
+    await asyncio.wait_for(over.wait(), 5)
 
 
 @pytest.mark.usefixtures("serving")
