@@ -29,11 +29,14 @@ dialog?.addEventListener("close", () => {
   form.requestSubmit(submitter);
 });
 
-// A second click while the first is answered would do it twice.
+// A second click while the first is answered would do it twice; whoever stopped the first may send again in a while.
+const SENT_MS = 10_000;
+
 function sendOnce(event) {
   if (event.defaultPrevented) return;
-  if (event.target.dataset.sent) event.preventDefault();
-  event.target.dataset.sent = "1";
+  const now = performance.now();
+  if (now - Number(event.target.dataset.sent ?? -SENT_MS) < SENT_MS) event.preventDefault();
+  else event.target.dataset.sent = String(now);
 }
 
 // A page that comes back as it was left has its forms ready again.
