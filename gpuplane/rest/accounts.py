@@ -30,7 +30,7 @@ from access.selectors import (
     teams_named,
 )
 from gpuplane.rest.authentication import request_actor
-from gpuplane.rest.fields import checked, filters
+from gpuplane.rest.fields import body_of, filters
 from storage.clock import database_now
 from storage.transactions import atomic_retry
 
@@ -159,7 +159,7 @@ class AccountViewSet(GenericViewSet[User]):
     @extend_schema(summary="Create an account", request=AccountAskedSchema, responses={201: AccountSchema})
     def create(self, request: Request) -> Response:
         """Of a person or a machine."""
-        actor, body = request_actor(request), checked(AccountAskedSchema, request.data)
+        actor, body = request_actor(request), body_of(AccountAskedSchema, request)
         actor.require_admin()
         user = services.user_create(
             username=body["username"],
@@ -184,7 +184,7 @@ class AccountViewSet(GenericViewSet[User]):
     )
     def partial_update(self, request: Request, username: str) -> Response:
         """Role, teams, password, and whether it is open."""
-        body = checked(AccountChangeSchema, request.data)
+        body = body_of(AccountChangeSchema, request)
         self._change(request, username, body)
         return Response(_account_row(account_by_name(name=username, actor=request_actor(request))))
 
@@ -226,7 +226,7 @@ class TeamViewSet(GenericViewSet[Team]):
     @extend_schema(summary="Create a team", request=TeamSchema, responses={201: TeamSchema})
     def create(self, request: Request) -> Response:
         """With its namespaces and members."""
-        actor, body = request_actor(request), checked(TeamSchema, request.data)
+        actor, body = request_actor(request), body_of(TeamSchema, request)
         self._create(request, body)
         return Response(_team_row(team_by_name(name=body["name"], actor=actor)), status=201)
 
@@ -238,7 +238,7 @@ class TeamViewSet(GenericViewSet[Team]):
     @extend_schema(summary="Change a team", parameters=[TEAM], request=TeamChangeSchema, responses=TeamSchema)
     def partial_update(self, request: Request, name: str) -> Response:
         """Its namespaces, its members."""
-        actor, body = request_actor(request), checked(TeamChangeSchema, request.data)
+        actor, body = request_actor(request), body_of(TeamChangeSchema, request)
         members = accounts_named(body["members"]) if "members" in body else None
         team_services.team_set(
             team=team_by_name(name=name, actor=actor),

@@ -30,6 +30,7 @@ from gpuplane.rest.fields import (
     NameFilter,
     NamespaceFilter,
     address,
+    body_of,
     checked,
     filters,
 )
@@ -162,7 +163,7 @@ class AllocationViewSet(GenericViewSet[Allocation]):
     )
     def create(self, request: Request) -> Response:
         """Claim devices."""
-        body = checked(AllocationWriteSchema, request.data)
+        body = body_of(AllocationWriteSchema, request)
         actor = request_actor(request)
         claim = manifest_get(CLAIM, namespace=body["namespace"], name=body["claim"], actor=actor)
         allocation = claim_devices(claim=claim, actor=actor, holder=body.get("holder", ""), queue=body.get("queue", ""))
@@ -197,7 +198,7 @@ class AllocationResize(APIView):
     )
     def post(self, request: Request, uid: UUID) -> Response:
         """The allocation with its new amounts."""
-        body = checked(ResizeSchema, request.data)
+        body = body_of(ResizeSchema, request)
         actor = request_actor(request)
         allocation = allocation_get(uid=uid, actor=actor)
         allocation_resize(
@@ -221,7 +222,7 @@ class ClaimRenew(APIView):
     )
     def post(self, request: Request, namespace: str, name: str) -> Response:
         """The allocations with their new ends."""
-        ttl_seconds = checked(RenewSchema, request.data).get("ttlSeconds")
+        ttl_seconds = body_of(RenewSchema, request).get("ttlSeconds")
         actor = request_actor(request)
         claim = manifest_get(CLAIM, namespace=namespace, name=name, actor=actor)
         renewed = claim_renew(claim=claim, actor=actor, ttl_seconds=ttl_seconds, now=database_now())

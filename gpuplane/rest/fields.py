@@ -5,12 +5,16 @@ Fields describe bodies in the OpenAPI document; REST framework itself checks fil
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 
+from access.errors import BadInput
+
+LONGEST_FIELD: Final = 100
+"""Characters of a field's name that an error repeats."""
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -64,6 +68,18 @@ def checked(schema: type[serializers.Serializer[Any]], data: Any) -> dict[str, A
     form = schema(data=data)
     form.is_valid(raise_exception=True)
     return dict(form.validated_data)
+
+
+def body_of(schema: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The values of the body, by the schema. Raises ValidationError, and BadInput for what is no field of it."""
+    body = checked(schema, request.data)
+    known = schema().fields
+    for name in request.data:
+        if name not in known:
+            shown = str(name)[:LONGEST_FIELD]
+            advice = f"known: {', '.join(known)}"
+            raise BadInput(f"{shown} is not a field of this body; {advice}", field=shown, rule="unknown-field")
+    return body
 
 
 def filters(schema: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:

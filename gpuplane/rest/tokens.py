@@ -16,7 +16,7 @@ from access.choices import TokenScope
 from access.selectors import token_get, token_list, token_row
 from access.token_services import token_create, token_end_set, token_revoke
 from gpuplane.rest.authentication import request_actor
-from gpuplane.rest.fields import checked, filters
+from gpuplane.rest.fields import body_of, filters
 from storage.clock import database_now
 
 LONGEST_DAYS = 3650
@@ -104,7 +104,7 @@ class TokenViewSet(GenericViewSet[AuthToken]):
     )
     def create(self, request: Request) -> Response:
         """A fresh token."""
-        body = checked(TokenAskedSchema, request.data)
+        body = body_of(TokenAskedSchema, request)
         body["scope"] = TokenScope(body["scope"])
         token = token_create(actor=request_actor(request), now=database_now(), **body)
         return Response({"token": token}, status=201, headers={"Cache-Control": "no-store"})
@@ -112,7 +112,7 @@ class TokenViewSet(GenericViewSet[AuthToken]):
     @extend_schema(summary="Set the end of a token", parameters=[UID], request=TokenEndSchema, responses=TokenSchema)
     def partial_update(self, request: Request, uid: UUID) -> Response:
         """Later by a session only; sooner by a token too."""
-        days = checked(TokenEndSchema, request.data)["days"]
+        days = body_of(TokenEndSchema, request)["days"]
         actor = request_actor(request)
         token = token_get(uid=uid, actor=actor)
         token_end_set(token=token, days=days, actor=actor, now=database_now())

@@ -5,8 +5,11 @@ import json
 import pytest
 from django.test import override_settings
 
+from access.models import Team
+from allocations.models import Allocation
 from claims.models import GpuClaim
 from nodes.models import Node
+from tests.factories import UserFactory
 from tests.integration.rest.conftest import claim_manifest, inventory
 
 pytestmark = pytest.mark.django_db
@@ -20,6 +23,8 @@ ADDRESSES = [
     ("PUT", "nodes/n1/inventory/"),
     ("POST", "simulations/"),
 ]
+TRAIN = {"namespace": "team-a", "claim": "train"}
+RED = {"name": "red", "namespaces": [], "members": []}
 JSON = "application/json"
 YAML = "application/yaml"
 BODIES = [
@@ -89,6 +94,27 @@ def test_a_body_over_the_limit_is_refused(admin, headers):
     status, problem = admin.put("nodes/n1/inventory/", raw=raw, headers=headers)
     assert (status, problem["status"]) == (413, 413)
     assert not Node.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        pytest.param("POST", "allocations/", {**TRAIN, "queeu": "q"}, "queeu", id="queue"),
+        pytest.param("POST", "claims/team-a/train/renew/", {"ttlSecond": 5}, "ttlSecond", id="time"),
+        pytest.param("PATCH", "accounts/olga/", {"roles": "admin"}, "roles", id="role"),
+        pytest.param("POST", "teams/", {**RED, "l" * 500: 1}, "l" * 100, id="a long name"),
+        pytest.param("POST", "tokens/", {"day": 1}, "day", id="end of a token"),
+    ],
+)
+def test_misspelt_fields_are_refused(admin, method, path, body, field):
+    """CLAIM-10, VIEW-6 what somebody asked for is not left out without a word."""
+    admin.post("claims/", claim_manifest())
+    UserFactory(username="olga")
+    status, problem = admin.call(method, path, body)
+    assert (status, problem["field"], problem["rule"]) == (400, field, "unknown-field")
+    assert f"{field} is not a field of this body; known: " in problem["detail"]
+    assert not Allocation.objects.exists()
+    assert not Team.objects.exists()
 
 
 def test_keys_that_stand_twice_count_once(admin):
