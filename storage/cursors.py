@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import chain
@@ -65,6 +65,11 @@ def moment(value: datetime | None) -> Any:
     # fast for UTC, as nearly all are: filter has several
     in_utc = value if value.tzinfo is UTC else value.astimezone(UTC)
     return in_utc.isoformat(sep=" ", timespec="microseconds").removesuffix("+00:00")
+
+
+def marks(values: Sized) -> str:
+    """A placeholder for each, for `IN (…)`."""
+    return ", ".join(["%s"] * len(values))
 
 
 def write_rows(rows: Sequence[Model], columns: Sequence[str]) -> None:

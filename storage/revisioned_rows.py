@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from storage.cursors import Query, hot_cursor, on_postgresql, run_together
+from storage.cursors import Query, hot_cursor, marks, on_postgresql, run_together
 from storage.switch_interval import SHORTEST_SWITCH_INTERVAL
 
 EVERYTHING: Final = -1
@@ -96,8 +96,7 @@ class Source(Generic[Row]):
     def having(self, column: str, values: Iterable[object]) -> list[Row]:
         """Rows with one of the values in this column. One query."""
         parameters = list(values)
-        marks = ", ".join(["%s"] * len(parameters))
-        statement = f"{self._select(postgresql=on_postgresql())} WHERE {self._columns[column]} IN ({marks})"
+        statement = f"{self._select(postgresql=on_postgresql())} WHERE {self._columns[column]} IN ({marks(parameters)})"
         return [self._make(row) for row in _fetched(statement, parameters)]
 
     def _select(self, *, postgresql: bool) -> str:

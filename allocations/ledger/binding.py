@@ -19,7 +19,7 @@ from allocations.ledger.transitions import LiveMove, move_live, reserving_held
 from allocations.models import Allocation
 from storage.clock import RunningClock
 from storage.columns import identity, read_identity
-from storage.cursors import Query, Statement, moment, on_postgresql, run_together
+from storage.cursors import Query, Statement, marks, moment, on_postgresql, run_together
 from storage.transactions import atomic_retry, one_trip_retry
 
 SCHEDULER = "scheduler"
@@ -142,10 +142,9 @@ def _is_written(statement: Statement) -> bool:
 
 def current(attempts: Mapping[uuid.UUID, int]) -> set[uuid.UUID]:
     """Those of these reservations (allocation → attempt) whose attempt was not overtaken; one query."""
-    marks = ", ".join(["%s"] * len(attempts))
     reading = Query(
         "SELECT id, bind_attempt FROM allocations_allocation "  # noqa: S608 - marks
-        f"WHERE id IN ({marks}) AND state = 'reserved'",
+        f"WHERE id IN ({marks(attempts)}) AND state = 'reserved'",
         [identity(one) for one in attempts],
     )
     (rows,) = run_together([reading])

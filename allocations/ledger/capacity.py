@@ -17,7 +17,7 @@ from allocations.errors import LostRace
 from allocations.ledger.device_reservations import FREE_FOR, Taker
 from nodes.revisions import Stamp
 from storage.columns import identity
-from storage.cursors import Statement, Written, hot_cursor, on_postgresql, run_all
+from storage.cursors import Statement, Written, hot_cursor, marks, on_postgresql, run_all
 
 _USABLE = (
     "healthy AND presence = 'present' AND stranger = '' AND conflict = '' AND closed = '' AND NOT mig "
@@ -40,12 +40,12 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> 
     whole = sorted(sizes)
     statements = []
     if whole:
-        marks = ", ".join(["%s"] * len(whole))
+        named = f"id IN ({marks(whole)})"
         sized = ", ".join(["(%s, %s)"] * len(whole))
         rows = (
-            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608 - marks
+            f"id IN (SELECT id FROM nodes_device WHERE {named} ORDER BY id FOR UPDATE)"  # noqa: S608 - marks
             if on_postgresql() and len(whole) > 1
-            else f"id IN ({marks})"
+            else named
         )
         statements.append(
             Statement(
@@ -91,11 +91,10 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
     if sum(one.rows for one in taken) == len(grants):
         return
     asked = sorted(grant.device_id for grant in grants)
-    marks = ", ".join(["%s"] * len(asked))
     with hot_cursor() as cursor:
         cursor.execute(
             "SELECT id FROM nodes_device "  # noqa: S608 - marks, constants
-            f"WHERE id IN ({marks}) AND revision = {revision.text}",
+            f"WHERE id IN ({marks(asked)}) AND revision = {revision.text}",
             [*asked, *revision.values],
         )
         found = {row[0] for row in cursor.fetchall()}

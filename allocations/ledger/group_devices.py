@@ -22,7 +22,7 @@ import msgspec
 
 from allocations.choices import GroupState, State
 from allocations.engine.needs import amounts
-from allocations.ledger.group_rows import lock_gpus, lock_groups
+from allocations.ledger.group_reads import lock_gpus, lock_groups
 from allocations.ledger.groups import end_back_off, move_group, write_groups
 from allocations.ledger.holder import Holder
 from allocations.ledger.reads import request_of

@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from allocations.choices import GroupState
-from allocations.ledger.group_rows import live_groups, lock_gpus, node_named
+from allocations.ledger.group_reads import live_groups, lock_gpus, node_named
 from allocations.ledger.groups import Group, insert_groups, write_groups
 from allocations.models import GpuGroup
 from kube.reservation_pod import reservation_pod_name
 from nodes.choices import Mode
 from nodes.models import Device
 from storage.columns import identity, read_identity
-from storage.cursors import Query, rows_of
+from storage.cursors import Query, marks, rows_of
 from storage.transactions import atomic_retry
 
 _NODES: Final = (
@@ -51,12 +51,11 @@ def join_groups(
     in mode device-plugin have groups.
     """
     keys = [identity(key) for key in allocation_ids]
-    marks = ", ".join(["%s"] * len(keys))
-    nodes = dict(rows_of(Query(_NODES.format(marks=marks), [*keys, Mode.DEVICE_PLUGIN.value])))
+    nodes = dict(rows_of(Query(_NODES.format(marks=marks(keys)), [*keys, Mode.DEVICE_PLUGIN.value])))
     devices = lock_gpus(nodes)
     by_allocation: dict[uuid.UUID, list[_Grant]] = defaultdict(list)
     # read under the locks: a group that learned its GPUs meanwhile has moved its grants
-    for key, device_id, whole in rows_of(Query(_GRANTS.format(marks=marks), keys)):
+    for key, device_id, whole in rows_of(Query(_GRANTS.format(marks=marks(keys)), keys)):
         if device_id in devices:
             node_id = devices[device_id].node_id
             by_allocation[read_identity(key)].append(_Grant(device_id, bool(whole), node_id, nodes[node_id]))

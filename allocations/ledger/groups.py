@@ -21,7 +21,7 @@ from typing import Final
 from django.db.models import QuerySet
 
 from allocations.choices import GROUP_EDGES, GROUP_LIVE, GROUP_STARTS, GroupState
-from allocations.ledger.group_rows import live_groups, lock_gpus, lock_groups
+from allocations.ledger.group_reads import live_groups, lock_gpus, lock_groups
 from allocations.models import AllocationDevice, GpuGroup, GroupBackOff
 from audit.choices import EventKind
 from audit.events import NewEvent
@@ -30,7 +30,7 @@ from audit.services import record_many
 from kube.device_types import GPU
 from nodes.models import Device
 from nodes.revisions import next_revision
-from storage.cursors import Statement, run_together, write_rows
+from storage.cursors import Statement, run_all, write_rows
 from storage.transactions import atomic_retry
 
 BACK_OFF: Final = (timedelta(seconds=30), timedelta(minutes=2), timedelta(minutes=10))
@@ -161,7 +161,7 @@ def fail_group(group_id: uuid.UUID, reason: str, *, now: datetime, actor: str) -
 def end_back_off(node_id: int) -> None:
     """New groups may begin on the node. Call inside a transaction that has locked its GPUs."""
     ended = Statement("DELETE FROM allocations_groupbackoff WHERE node_id = %s", [node_id])
-    ((written,),) = run_together([[ended]])
+    (written,) = run_all([ended])
     if written.rows:
         shunned = Device.objects.filter(node=node_id, no_group_until__isnull=False)
         shunned.update(no_group_until=None, revision=next_revision())

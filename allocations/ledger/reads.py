@@ -20,7 +20,7 @@ from claims.membership import NO_MEMBERSHIP, Membership
 from kube.device_types import GPU
 from storage.clock import CLOCK, RunningClock
 from storage.columns import identity, read_identity, read_moment
-from storage.cursors import Query, hot_cursor, moment, on_postgresql, run_together
+from storage.cursors import Query, hot_cursor, marks, moment, on_postgresql, run_together
 
 SHUN = timedelta(minutes=5)
 """A node on which an attempt of the pod ended unbound ranks last for it so long."""
@@ -145,9 +145,8 @@ def pod_allocation_of(rows: Sequence[Sequence[Any]]) -> PodAllocation:
 
 def read_held(pod_uids: Sequence[str]) -> dict[str, Live]:
     """One query: the holds of these pods, by pod UID."""
-    marks = ", ".join(["%s"] * len(pod_uids))
     with hot_cursor() as cursor:
-        cursor.execute(f"{_SELECT} a.pod_uid IN ({marks}) AND a.state = 'held'", pod_uids)
+        cursor.execute(f"{_SELECT} a.pod_uid IN ({marks(pod_uids)}) AND a.state = 'held'", pod_uids)
         return lives_of(cursor.fetchall())
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from django.conf import settings
 
 from allocations.choices import GROUP_LIVE, GroupState
-from allocations.ledger.group_rows import lock_gpus
+from allocations.ledger.group_reads import lock_gpus
 from allocations.ledger.groups import insert_groups, write_groups
 from allocations.models import AllocationDevice, GpuGroup
 from allocations.reconcile.report import ACTOR, Difference

@@ -10,12 +10,14 @@ import uuid
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from django.db import DEFAULT_DB_ALIAS
+
 from allocations.choices import GROUP_LIVE
 from allocations.models import GpuGroup
 from kube.device_types import GPU
 from nodes.models import Device, Node
 from storage.columns import identity
-from storage.cursors import on_postgresql
+from storage.cursors import marks, on_postgresql
 
 _DEVICE: Final = (
     *("id", "node_id", "type", "minor", "uuid", "model", "memory_bytes", "core_used", "memory_used"),
@@ -32,7 +34,7 @@ def lock_gpus(node_ids: Collection[int]) -> dict[int, Device]:
         return {}
     gpus = Device.objects.raw(
         f"SELECT {', '.join(_DEVICE)} FROM nodes_device"  # noqa: S608 - constants
-        f" WHERE type = %s AND node_id IN ({_marks(node_ids)}) ORDER BY id{_for_update('')}",
+        f" WHERE type = %s AND node_id IN ({marks(node_ids)}) ORDER BY id{_for_update('')}",
         [GPU, *node_ids],
     )
     return {device.pk: device for device in gpus}
@@ -42,7 +44,7 @@ def lock_groups(group_ids: Collection[uuid.UUID]) -> list[GpuGroup]:
     """The rows of these groups with their nodes' names, locked. Call inside a transaction."""
     if not group_ids:
         return []
-    return _groups(f"one.id IN ({_marks(group_ids)})", [*map(identity, group_ids)], lock=True)
+    return _groups(f"one.id IN ({marks(group_ids)})", [*map(identity, group_ids)], lock=True)
 
 
 def live_groups(names: Iterable[str], *, lock: bool = False) -> list[GpuGroup]:
@@ -50,7 +52,7 @@ def live_groups(names: Iterable[str], *, lock: bool = False) -> list[GpuGroup]:
     wanted = {name for name in names if name}
     if not wanted:
         return []
-    asked = f"one.name IN ({_marks(wanted)}) AND one.state IN ({_marks(GROUP_LIVE)})"
+    asked = f"one.name IN ({marks(wanted)}) AND one.state IN ({marks(GROUP_LIVE)})"
     return _groups(asked, [*wanted, *GROUP_LIVE], lock=lock)
 
 
@@ -70,13 +72,9 @@ def _groups(asked: str, values: list[object], *, lock: bool) -> list[GpuGroup]:
 
 def node_named(node_id: int, name: str) -> Node:
     """The node, of which only these two columns were read."""
-    return Node.from_db("default", ["id", "name"], [node_id, name])
+    return Node.from_db(DEFAULT_DB_ALIAS, ["id", "name"], [node_id, name])
 
 
 def _for_update(rows: str) -> str:
     """SQLite has one writer at a time."""
     return f" FOR UPDATE{rows}" if on_postgresql() else ""
-
-
-def _marks(values: Collection[object]) -> str:
-    return ", ".join(["%s"] * len(values))
