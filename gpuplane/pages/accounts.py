@@ -110,7 +110,7 @@ def _role(request: PageRequest, user: User, now: datetime) -> str:
 
 
 def _user_teams(request: PageRequest, user: User, now: datetime) -> str:
-    seen = ids(request, "seen") if "shown" in request.POST else None
+    seen = ids(request, "seen")
     services.user_teams_set(user=user, teams=_teams(request), actor=request.actor, now=now, seen=seen)
     return f"The teams of {user.get_username()} are set."
 

@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from rest_framework.exceptions import ParseError
 
-from access.errors import BadInput, Conflict, NotAllowed, NotFound, Unavailable
+from access.errors import BadInput, Conflict, NotAllowed, Unavailable
 from allocations.explain import claim_explain
 from allocations.overviews import claim_query
 from allocations.selectors import allocation_list
@@ -124,7 +124,7 @@ def claim_new(request: PageRequest) -> HttpResponse:
     text = request.POST.get("manifest", "").replace("\r\n", "\n")
     try:
         claim = manifest_create(CLAIM, manifest=_manifest(text), actor=request.actor, now=database_now())
-    except (BadInput, Conflict, NotAllowed, NotFound, Unavailable, ParseError, UnicodeEncodeError) as error:
+    except (BadInput, Conflict, NotAllowed, Unavailable, ParseError, UnicodeEncodeError) as error:
         problem = "the manifest holds characters that are no text" if isinstance(error, UnicodeError) else str(error)
         context = {
             "text": text[:LONGEST_MANIFEST],
@@ -132,8 +132,7 @@ def claim_new(request: PageRequest) -> HttpResponse:
             "problem": problem,
             "field": getattr(error, "field", ""),
         }
-        status = 403 if isinstance(error, NotAllowed) else 404 if isinstance(error, NotFound) else 400
-        return render(request, "claims/new.html", context, status=status)
+        return render(request, "claims/new.html", context, status=403 if isinstance(error, NotAllowed) else 400)
     messages.success(request, f"Claim {claim.namespace}/{claim.name} is created.")
     return redirect("claim", claim.namespace, claim.name)
 

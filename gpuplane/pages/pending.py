@@ -42,7 +42,8 @@ def pending_count(request: PageRequest) -> HttpResponse:
         rows = [(pod, growth.get(pod.pod_uid)) for pod in pods]
         return render(request, "allocations/pending_short.html", {"rows": rows})
     count = len(waiting.values_list("pk")[: COUNTED_TO + 1])
-    context = {"count": count, "most": COUNTED_TO, "plain": bool(request.GET.get("plain"))}
+    shown = str(count) if count <= COUNTED_TO else f"{COUNTED_TO}+"
+    context = {"count": count, "shown": shown, "plain": bool(request.GET.get("plain"))}
     return render(request, "allocations/pending_count.html", context)
 
 

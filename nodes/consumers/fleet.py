@@ -52,14 +52,14 @@ class FleetConsumer(SignedInConsumer):
             message = _decoder.decode(text_data)
         except msgspec.DecodeError:
             return
-        if message.ask == "columns":
-            self._columns = column_set(message.columns)
-        if self._viewer is None:
-            return  # its first frame is a full one, of the columns asked for last
+        viewer = self._viewer  # without one the first frame is still to come: a full one, of the columns asked for last
         if message.ask == "full":
-            self._viewer.reset()
-        elif self._columns is not None:
-            self._viewer.show(self._columns)
+            if viewer is not None:
+                viewer.reset()
+            return
+        self._columns = column_set(message.columns)
+        if viewer is not None:
+            viewer.show(self._columns)
 
     async def pump(self) -> None:
         """See SignedInConsumer."""

@@ -1,6 +1,6 @@
 /**
- * Whether somebody is at work in an element: the focus is there, words of it are selected, or one of its forms waits for
- * an answer to its question.
+ * Whether somebody is at work in an element: the focus is there, words of it are selected, or one of its forms waits
+ * for an answer to its question.
  */
 export function isInUse(element) {
   if (element.querySelector("form[data-asking]")) return true;

@@ -4,8 +4,9 @@ let waiting = null;
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  const asked = form.dataset.ask;
-  if (!asked || form.dataset.confirmed === "1" || !dialog) {
+  const { ask: asked, confirmed } = form.dataset;
+  delete form.dataset.confirmed;
+  if (!asked || confirmed || !dialog) {
     if (form.method === "post") sendOnce(event);
     return;
   }
@@ -42,10 +43,7 @@ function sendOnce(event) {
 // A page that comes back as it was left has its forms ready again.
 window.addEventListener("pageshow", (event) => {
   if (!event.persisted) return;
-  for (const form of document.querySelectorAll("form")) {
-    delete form.dataset.confirmed;
-    delete form.dataset.sent;
-  }
+  for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
 });
 
 // Filter forms: a changed choice applies at once, typing after a pause. Whoever types stays where they are: only what

@@ -8,6 +8,7 @@ export const CARD_COLUMNS = ["core", "memory", "utilisation", "memory_in_use", "
 
 const WAIT_MS = 140;
 const KEPT_MS = 5000;
+const UNREAD = "Holders cannot be read now.";
 
 export class HoverCard {
   constructor(element, address) {
@@ -104,7 +105,10 @@ export class HoverCard {
           headers: { "HX-Request": "true" },
         });
         if (this.device !== device) return;
-        if (answer.status !== 200) throw new TypeError(`${answer.status}`); // 204: nobody is signed in any more
+        if (answer.status !== 200) {
+          box.textContent = UNREAD; // 204: nobody is signed in any more
+          return;
+        }
         const html = await answer.text();
         this.kept.set(device.id, { html, at: performance.now() });
         if (this.kept.size > 500) this.kept.delete(this.kept.keys().next().value);
@@ -112,8 +116,8 @@ export class HoverCard {
         this.place(this.bounds);
       } catch (error) {
         if (error.name === "AbortError") return;
-        if (this.device === device) box.textContent = "Holders cannot be read now.";
-        if (!(error instanceof TypeError)) throw error; // no connection, or no answer; anything else is a defect
+        if (!(error instanceof TypeError)) throw error; // a defect; TypeError: no connection
+        if (this.device === device) box.textContent = UNREAD;
       }
     }, WAIT_MS);
   }
