@@ -81,7 +81,7 @@ def send(redis_url: str, task: str, *arguments: str) -> None:
         app.send_task(task, arguments, connection=connection)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="holds a process by its file descriptor")
+@pytest.mark.skipif(sys.platform != "linux", reason="holds a process by a pidfd, which Linux alone has")
 def test_redis_dies_under_a_running_task(
     start: Callable[..., Worker], mortal_redis: redis.Mortal, tmp_path: Path
 ) -> None:

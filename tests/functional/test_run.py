@@ -114,7 +114,7 @@ def start(tmp_path):
         run.end()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux alone has")
 def test_killed_and_started_again(start):
     first = start()
     first.until_ready()
@@ -162,7 +162,7 @@ def test_killed_and_started_again(start):
     assert "process.killed" not in second.log, "everything ended when asked"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux alone has")
 def test_what_dies_comes_back_and_the_worker_finds_redis_again(start):
     """VIEW-5 and what the worker has counted is told by the web process again."""
     run = start()
@@ -186,7 +186,7 @@ def test_what_dies_comes_back_and_the_worker_finds_redis_again(start):
     run.until(lambda: _collections(run.credentials) > 0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux alone has")
 def test_models_are_served(start):
     """SLOT-1c a runner of the fleet starts a slot, which answers through the gateway; killed, nothing of it is left."""
     run = start(GPUPLANE_SIMULATE="1", GPUPLANE_SIMULATE_NODES="16")

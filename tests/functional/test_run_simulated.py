@@ -22,7 +22,7 @@ def run(tmp_path):
     made.end()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux alone has")
 def test_a_node_is_asked_for_and_serves(run):
     """SCALE-1 SCALE-3 SCALE-4 The ordinary loop against the simulated Karpenter; readiness waits for no node of it."""
     run.until_ready()

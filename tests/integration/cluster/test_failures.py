@@ -8,6 +8,7 @@ import pytest
 
 from access.actors import SYSTEM
 from access.errors import Conflict
+from allocations.ledger.external_holders import external_holder_set
 from allocations.models import Allocation
 from allocations.services import allocation_release
 from audit.choices import EventKind
@@ -16,6 +17,7 @@ from kube import pods
 from kube.client import Cluster
 from kube.keys import CAPACITY_CHANGED
 from nodes.models import Device
+from nodes.revisions import next_revision
 from storage.clock import database_now
 from tests.fakes.apikinds import LEASES
 from tests.fakes.apiserver import Fault
@@ -127,6 +129,25 @@ def test_a_lease_that_cannot_be_read_keeps_its_device_out_of_use(world: World) -
     world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
     world.reconcile()
     assert Device.objects.get(node__name="n1", minor=1).stranger == ""
+
+
+def test_an_external_holder_that_another_has_noted_meanwhile_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-1 who read the device before the other wrote it does not open it."""
+    world.node("n1")
+    device = Device.objects.get(node__name="n1", minor=1)
+    Device.objects.filter(pk=device.pk).update(stranger="one")
+
+    def noted_by_another() -> int:
+        Device.objects.filter(pk=device.pk).update(stranger="other")
+        return next_revision()
+
+    monkeypatch.setattr("allocations.ledger.external_holders.next_revision", noted_by_another)
+    before = Event.objects.count()
+    assert not external_holder_set(device.uuid, "", now=database_now(), actor="reconcile")
+    device.refresh_from_db()
+    assert (device.stranger, Event.objects.count()) == ("other", before)
 
 
 def test_not_enough_without_externally_held_devices(world: World) -> None:

@@ -66,7 +66,7 @@ def test_a_server_has_a_session_of_its_own(new_session: bool) -> None:
         assert (os.getsid(process.pid) == process.pid) is new_session
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pidfds")
+@pytest.mark.skipif(sys.platform != "linux", reason="holds a process by a pidfd, which Linux alone has")
 def test_none_outlives_who_asked_for_it() -> None:
     """At the end of the context, and when the connection breaks, as it does with a test run that is killed."""
     with forked.start("-c", ENDLESS, environment=ENVIRONMENT) as process:

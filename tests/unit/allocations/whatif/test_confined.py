@@ -240,7 +240,7 @@ confined.answer_to(
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG, which Linux alone has")
 def test_it_dies_with_its_parent():
     """VIEW-4 a SIGKILL of the web process leaves no run behind."""
     with subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE) as parent:
